@@ -1,4 +1,5 @@
-//! A veth pair as a wire, without offloads: a sender at one end, and at the other `millrace nic` in front of the kernel's stack, or an engine.
+//! A veth pair as a wire, without offloads: a sender at one end, and at the other `millrace nic` in
+//! front of the kernel's stack, or an engine.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -113,7 +114,8 @@ impl Wire {
         Ok(process)
     }
 
-    /// Connections that send as much as they can, from core 0, to who listens. `own` is whose CPU is to be told apart.
+    /// Connections that send as much as they can, from core 0, to who listens. `own` is whose CPU
+    /// is to be told apart.
     ///
     /// # Errors
     /// Nobody listens, or the system's.

@@ -7,7 +7,8 @@ use rustix::process::Pid;
 
 pub use millrace_load::machine::{Core, Interval, Sample};
 
-/// CPU time that a process and its threads have used, in seconds; threads that have ended do not count.
+/// CPU time that a process and its threads have used, in seconds; threads that have ended do not
+/// count.
 pub fn used_by(pid: Pid) -> Result<f64> {
     let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
         .context("the process has ended")?;

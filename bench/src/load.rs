@@ -1,4 +1,5 @@
-//! Loads from the kernel's side: one thread, non-blocking sockets, epoll. It asks the kernel directly, so that no library comes between.
+//! Loads from the kernel's side: one thread, non-blocking sockets, epoll. It asks the kernel
+//! directly, so that no library comes between.
 
 mod bulk;
 mod idle;
@@ -50,9 +51,11 @@ pub struct Outcome {
     pub operations: u64,
     /// Payload moved, in bulk loads.
     pub bytes: u64,
-    /// Latency of an operation in microseconds: median, 90, 99, 99.9 percent, largest; all 0 where it is not known.
+    /// Latency of an operation in microseconds: median, 90, 99, 99.9 percent, largest; all 0 where
+    /// it is not known.
     pub latency_us: [f64; 5],
-    /// Parts of all operations (0 to 1) and what those took at most, in microseconds, as finely as it is known; empty where it is not.
+    /// Parts of all operations (0 to 1) and what those took at most, in microseconds, as finely as
+    /// it is known; empty where it is not.
     #[serde(default)]
     pub distribution_us: Vec<(f64, f64)>,
     /// What the machine did meanwhile.

@@ -1,4 +1,5 @@
-//! A long and lossy path between two namespaces, and what a stack makes of it: iperf3 sends on it and receives on the kernel.
+//! A long and lossy path between two namespaces, and what a stack makes of it: iperf3 sends on it
+//! and receives on the kernel.
 
 use std::path::Path;
 use std::process::Command;
@@ -40,7 +41,8 @@ pub struct LossyPath {
 }
 
 impl LossyPath {
-    /// Megabits of payload a second, of all flows, with this congestion control; what iperf3 says of it is kept in the folder `reports`.
+    /// Megabits of payload a second, of all flows, with this congestion control; what iperf3 says
+    /// of it is kept in the folder `reports`.
     ///
     /// # Errors
     /// What failed; also when nothing was lost that should have been.

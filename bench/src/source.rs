@@ -1,4 +1,5 @@
-//! A wire that is never the limit: TCP senders in the thread of who receives from it, which make each segment when it is asked for.
+//! A wire that is never the limit: TCP senders in the thread of who receives from it, which make
+//! each segment when it is asked for.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -32,7 +33,8 @@ const FIRST_NEWCOMER: u16 = 50_000;
 #[derive(Debug)]
 struct Sender {
     port: u16,
-    /// The headers of its segments, and the sum of all that is the same in each; made when it is open.
+    /// The headers of its segments, and the sum of all that is the same in each; made when it is
+    /// open.
     template: [u8; HEADERS],
     sum: Sum,
     state: State,
@@ -161,7 +163,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// So many senders to a listener of the kernel's; one of `late_every` segments comes three later than it should.
+    /// So many senders to a listener of the kernel's; one of `late_every` segments comes three
+    /// later than it should.
     pub fn new(
         peer: (Mac, Ipv4Addr),
         peer_port: u16,
@@ -205,7 +208,8 @@ impl Source {
         self.own.0
     }
 
-    /// Has somebody else ask for a connection whenever the bell is rung; how long each waits for an answer is kept.
+    /// Has somebody else ask for a connection whenever the bell is rung; how long each waits for an
+    /// answer is kept.
     pub fn with_newcomers(self, bell: Arc<Bell>) -> Source {
         Source {
             newcomers: Some(Newcomers {
@@ -302,7 +306,8 @@ impl Source {
         (sender.template, sender.sum) = (head, sum);
     }
 
-    /// A full segment. Its payload is put into a buffer only once, and found there the next time: a wire's frames are in memory without the processor's doing.
+    /// A full segment. Its payload is put into a buffer only once, and found there the next time: a
+    /// wire's frames are in memory without the processor's doing.
     fn full(&self, buffer: &mut [u8], sender: &Sender, seq: Seq) -> usize {
         let (head, rest) = buffer.split_at_mut(HEADERS);
         head.copy_from_slice(&sender.template);

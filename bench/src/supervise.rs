@@ -1,4 +1,5 @@
-//! Cleaning up on any exit: a program that makes namespaces runs as the child of one that removes them afterwards, whatever ended it.
+//! Cleaning up on any exit: a program that makes namespaces runs as the child of one that removes
+//! them afterwards, whatever ended it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode};
@@ -22,7 +23,8 @@ extern "C" fn forward(signal: i32) {
     }
 }
 
-/// Runs `body` in a child of this process; when it has ended, by itself or by a signal, everything that it made is removed.
+/// Runs `body` in a child of this process; when it has ended, by itself or by a signal, everything
+/// that it made is removed.
 pub fn supervised(body: impl FnOnce() -> Result<()>) -> ExitCode {
     if std::env::var_os(MARK).is_some() {
         // Who reads the output may have had enough: then this ends, and the parent cleans up.

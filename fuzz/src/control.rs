@@ -1,5 +1,5 @@
-//! The control socket: any messages on several connections, with any descriptors, by processes with and without a token; and what a
-//! program can do with the descriptors that it gets.
+//! The control socket: any messages on several connections, with any descriptors, by processes with
+//! and without a token; and what a program can do with the descriptors that it gets.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -288,7 +288,8 @@ impl Speaker<'_> {
             u64: word,
         };
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: system calls on numbers and on memory of this frame; a descriptor that is not of that kind is an error.
+        // SAFETY: system calls on numbers and on memory of this frame; a descriptor that is not of
+        // that kind is an error.
         unsafe {
             match self.bytes.u8() % 12 {
                 0 => libc::fcntl(number, libc::F_SETFL, 0),
@@ -316,7 +317,8 @@ impl Speaker<'_> {
     }
 }
 
-/// Writes to an event's counter or a pipe, if there is room, and leaves it so that the next write waits.
+/// Writes to an event's counter or a pipe, if there is room, and leaves it so that the next write
+/// waits.
 fn write_without_waiting(number: i32, word: u64) -> i32 {
     // SAFETY: system calls on a number and on memory of this frame, which is only read.
     unsafe {

@@ -1,7 +1,7 @@
 //! Engines in this process, and processes that are programs of theirs for the length of one input.
 //!
-//! The code of the engines is measured with that of the target. A program is a process of its own, made by fork, since it is
-//! its death that gives back what it holds.
+//! The code of the engines is measured with that of the target. A program is a process of its own,
+//! made by fork, since it is its death that gives back what it holds.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -109,20 +109,23 @@ pub fn wait_until(mut is_so: impl FnMut() -> Result<(), String>) {
 pub struct Process(libc::pid_t);
 
 impl Process {
-    /// Runs `body` in a child of this process, which ends then. Whatever it does there ends nothing here.
+    /// Runs `body` in a child of this process, which ends then. Whatever it does there ends nothing
+    /// here.
     pub fn fork(body: impl FnOnce()) -> Process {
         Process::fork_with(&[], body)
     }
 
     /// The same for a child that keeps these descriptors, in rising order.
     pub fn fork_with(keep: &[i32], body: impl FnOnce()) -> Process {
-        // SAFETY: the child has a copy of this thread alone. It uses the allocator, which copes with that, and locks of its own.
+        // SAFETY: the child has a copy of this thread alone. It uses the allocator, which copes
+        // with that, and locks of its own.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid > 0 {
             return Process(pid);
         }
-        // SAFETY: plain system calls. What else refers to the closed descriptors is never dropped in this process.
+        // SAFETY: plain system calls. What else refers to the closed descriptors is never dropped
+        // in this process.
         unsafe {
             libc::signal(libc::SIGALRM, libc::SIG_DFL);
             libc::signal(libc::SIGCHLD, libc::SIG_IGN);

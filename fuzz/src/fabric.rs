@@ -1,4 +1,5 @@
-//! A node of the fabric whose peer sends whatever it likes: valid frames with other fields, records that break the protocol, and bytes that are no frames.
+//! A node of the fabric whose peer sends whatever it likes: valid frames with other fields, records
+//! that break the protocol, and bytes that are no frames.
 
 use millrace_fabric::ethernet::Node;
 use millrace_fabric::ethernet::frame::{Header, Kind, write_record};

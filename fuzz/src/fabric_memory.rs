@@ -8,7 +8,8 @@ use millrace_fabric::{Body, Head};
 
 use crate::bytes::Bytes;
 
-/// Words anywhere in the memory, cells with the right tag among them; then both ends of one side are used.
+/// Words anywhere in the memory, cells with the right tag among them; then both ends of one side
+/// are used.
 pub fn run(data: &[u8]) {
     static FILE: OnceLock<OwnedFd> = OnceLock::new();
     let file = FILE.get_or_init(|| create().expect("a file"));

@@ -1,4 +1,5 @@
-//! The bookkeeping of processes: forks that are announced, that fail, or that nobody announces, images and deaths, in any order.
+//! The bookkeeping of processes: forks that are announced, that fail, or that nobody announces,
+//! images and deaths, in any order.
 //!
 //! A model says which sockets are open and which processes live. The engine must come to the same.
 

@@ -1,7 +1,8 @@
 //! Hostile bytes for everything that reads bytes it did not write.
 //!
-//! A target takes any bytes and returns, or panics when something that must always hold does not. `make test` replays the corpus and
-//! mutants of it from fixed seeds; `cargo xtask fuzz TARGET` lets libFuzzer look for more, guided by coverage.
+//! A target takes any bytes and returns, or panics when something that must always hold does not.
+//! `make test` replays the corpus and mutants of it from fixed seeds; `cargo xtask fuzz TARGET`
+//! lets libFuzzer look for more, guided by coverage.
 
 mod bytes;
 mod control;

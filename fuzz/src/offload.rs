@@ -1,4 +1,5 @@
-//! Receive and transmit offload: any frames at any times, sound and otherwise. Every unit that is made is a sound segment.
+//! Receive and transmit offload: any frames at any times, sound and otherwise. Every unit that is
+//! made is a sound segment.
 
 use millrace_offload::{
     ActiveAck, Config, HEAD_MAX, Instant, Pacer, Receive, Sink, Unit, transmit,
@@ -11,7 +12,8 @@ use millrace_wire::vnet::{self, Gso, VnetHeader};
 
 use crate::bytes::Bytes;
 
-/// Each step is a frame, of bytes as they come or a segment near what is expected, or a change of time.
+/// Each step is a frame, of bytes as they come or a segment near what is expected, or a change of
+/// time.
 pub fn run(data: &[u8]) {
     let mut bytes = Bytes(data);
     let mut receive = Receive::new(Config {

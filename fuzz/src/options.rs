@@ -1,4 +1,5 @@
-//! TCP's options: whatever stands there is read without harm, and what was read is written and read alike.
+//! TCP's options: whatever stands there is read without harm, and what was read is written and read
+//! alike.
 
 use millrace_wire::tcp::{self, Segment};
 

@@ -44,7 +44,8 @@ pub fn run(data: &[u8]) {
             _ => (cells, 16 * 64),
         };
         let at = (usize::from(bytes.u16()) % (room - 8)) & !7;
-        // SAFETY: inside the context or its ring; this is the only thread that uses the region now, and it holds integers only.
+        // SAFETY: inside the context or its ring; this is the only thread that uses the region now,
+        // and it holds integers only.
         unsafe { to.add(at).cast::<u64>().write_volatile(bytes.u64()) };
     }
     let mut cursor = Cursor::default();

@@ -93,7 +93,8 @@ fn reach(host: &mut Host, state: u8) -> Vec<SocketId> {
     sockets
 }
 
-/// A segment `ahead` of the peer's first number, that acknowledges all but `short` of what the host has said.
+/// A segment `ahead` of the peer's first number, that acknowledges all but `short` of what the host
+/// has said.
 fn say(host: &mut Host, flags: Flags, ahead: u32, short: u32) {
     let mut out = Vec::with_capacity(tcp::HEADER_LEN);
     out.extend_from_slice(&PEER.0.to_be_bytes());

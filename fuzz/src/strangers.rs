@@ -1,5 +1,5 @@
-//! A program that does anything: submissions, contents of its region, control messages, forks and deaths that are announced.
-//! `crates/engine/tests/seeds.rs` runs the same program from seeds.
+//! A program that does anything: submissions, contents of its region, control messages, forks and
+//! deaths that are announced. `crates/engine/tests/seeds.rs` runs the same program from seeds.
 
 use crate::engine::{Process, engine};
 use crate::program::stranger::Stranger;

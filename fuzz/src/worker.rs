@@ -1,4 +1,5 @@
-//! A worker between programs that write what they like into the memory they share with it, and one that carries a transfer.
+//! A worker between programs that write what they like into the memory they share with it, and one
+//! that carries a transfer.
 //!
 //! The worker runs in virtual time on this thread: the same input gives the same run.
 

@@ -1,5 +1,5 @@
-//! The targets that have engines in this process: the corpus of each, and mutants of it. Apart from the others, since they compare the
-//! descriptors of the process; and one after the other.
+//! The targets that have engines in this process: the corpus of each, and mutants of it. Apart from
+//! the others, since they compare the descriptors of the process; and one after the other.
 
 mod common;
 

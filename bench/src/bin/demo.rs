@@ -1,4 +1,5 @@
-//! `make demo`: unmodified nginx and redis-server on millrace, then on the kernel, and what each did, side by side.
+//! `make demo`: unmodified nginx and redis-server on millrace, then on the kernel, and what each
+//! did, side by side.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +15,8 @@ use millrace_e2e::scenario::{prepare, seconds};
 use millrace_e2e::{SUBJECT, Stack, World};
 use rustix::process::Signal;
 
-/// Runs nginx and redis-server on millrace over a TAP link, then on the kernel over a veth pair, and shows both side by side.
+/// Runs nginx and redis-server on millrace over a TAP link, then on the kernel over a veth pair,
+/// and shows both side by side.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Only the kernel, to see that the demonstration works
@@ -89,7 +91,8 @@ fn demo(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Measures the machine while `step` runs; `step` gives the figure and how many operations (or MB) that was.
+/// Measures the machine while `step` runs; `step` gives the figure and how many operations (or MB)
+/// that was.
 fn measure(
     rows: &mut Rows,
     number: usize,
@@ -135,7 +138,8 @@ fn nginx(stack: Stack, rows: &mut Rows, say: &dyn Fn(&str)) -> Result<()> {
     say(&format!("  {}", shown.join(" ")));
     let server = world.serve(&words, 80)?;
     let got = world.directory().join("got");
-    // Several times: one takes so little that the machine's counters, which tick 100 times a second, say nothing of it.
+    // Several times: one takes so little that the machine's counters, which tick 100 times a
+    // second, say nothing of it.
     let line = measure(rows, 0, || {
         let start = Instant::now();
         for _ in 0..DOWNLOADS {

@@ -1,5 +1,6 @@
-//! The library inside a program, beside others, in turns: an embedded server beside the unmodified path and beside smoltcp's; `tun_proxy` in bulk; what `millrace load`
-//! costs beside a client on the kernel's sockets; and what tasks cost beside direct calls.
+//! The library inside a program, beside others, in turns: an embedded server beside the unmodified
+//! path and beside smoltcp's; `tun_proxy` in bulk; what `millrace load` costs beside a client on
+//! the kernel's sockets; and what tasks cost beside direct calls.
 //!
 //! ```text
 //! make embedded               # builds what it needs; as root
@@ -172,7 +173,8 @@ fn short_transactions(world: World, server: Process, length: f64) -> Result<Outc
     Ok(outcome)
 }
 
-/// Bulk through the example `tun_proxy`, in both directions, on one connection, and on eight by one thread and by two.
+/// Bulk through the example `tun_proxy`, in both directions, on one connection, and on eight by one
+/// thread and by two.
 fn proxies(arguments: &Arguments) -> Result<()> {
     println!(
         "\nproxy: bulk from a sandbox through tun_proxy to a server of the kernel's, all on this machine; goal: 15 Gbit/s each way on one connection"
@@ -243,7 +245,8 @@ fn one_proxy(
     Ok(outcome)
 }
 
-/// What tasks cost beside direct calls, both ends in memory: instructions, which are the same every time.
+/// What tasks cost beside direct calls, both ends in memory: instructions, which are the same every
+/// time.
 fn tasks() -> Result<()> {
     println!(
         "\ntasks: instructions of two messages of 64 bytes there and back in memory, both ends, by callgrind; goal: at most 1.15 of direct calls"
@@ -275,7 +278,8 @@ fn exchange(mode: &str) -> Result<f64> {
     Ok((count("11000")? - count("1000")?) / 10_000.0)
 }
 
-/// What the client itself costs: `millrace load` on a TAP device, and the client on the kernel's sockets, with one server on the kernel.
+/// What the client itself costs: `millrace load` on a TAP device, and the client on the kernel's
+/// sockets, with one server on the kernel.
 fn generators(arguments: &Arguments) -> Result<()> {
     println!(
         "\ngenerator: CPU of the client's process for an operation on {CONNECTIONS} connections, server on the kernel"

@@ -1,10 +1,12 @@
-//! The library as an embedded server, one thread, run to completion: on a TAP device that it creates, or by AF_XDP on one that is there, under a link-layer address of its own. What it
-//! does is what `tests/programs/server.c` does in the mode of that name.
+//! The library as an embedded server, one thread, run to completion: on a TAP device that it
+//! creates, or by AF_XDP on one that is there, under a link-layer address of its own. What it does
+//! is what `tests/programs/server.c` does in the mode of that name.
 //!
 //! ```text
 //! embedded_server tap|wire short|echo|sink|source DEVICE ADDRESS PORT     # prints "ready"; ends on SIGTERM
 //! ```
-//! A task for each connection; bytes are copied out of the stack and into it, as every other server does. Nagle off for messages, as there; everything else is as it comes.
+//! A task for each connection; bytes are copied out of the stack and into it, as every other server
+//! does. Nagle off for messages, as there; everything else is as it comes.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -77,7 +79,8 @@ fn main() -> Result<()> {
     })
 }
 
-/// What is done with a connection, which closes when it returns. What goes wrong with it is its client's to notice.
+/// What is done with a connection, which closes when it returns. What goes wrong with it is its
+/// client's to notice.
 async fn serve(mode: Mode, stream: TcpStream, block: Rc<RefCell<Vec<u8>>>) -> io::Result<()> {
     if let Mode::Short = mode {
         let mut message = [0; MESSAGE];

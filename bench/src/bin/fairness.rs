@@ -1,5 +1,6 @@
-//! `make fairness`: what many downloads at once get of one real link, from nginx on millrace and on the kernel in turns. The client is on the kernel's stack
-//! always, and reads from whoever has something, a little at a time.
+//! `make fairness`: what many downloads at once get of one real link, from nginx on millrace and on
+//! the kernel in turns. The client is on the kernel's stack always, and reads from whoever has
+//! something, a little at a time.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

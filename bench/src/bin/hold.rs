@@ -1,4 +1,5 @@
-//! Connections from the kernel's side that do nothing until they are told to; as many as a process may have descriptors.
+//! Connections from the kernel's side that do nothing until they are told to; as many as a process
+//! may have descriptors.
 
 use std::io::{self, BufRead as _};
 use std::net::SocketAddr;
@@ -7,7 +8,8 @@ use anyhow::ensure;
 use clap::Parser;
 use millrace_bench::load::{MESSAGE, open};
 
-/// Opens connections, says "open", and keeps them until its input ends; for a line of it each sends 64 bytes, and it says "sent".
+/// Opens connections, says "open", and keeps them until its input ends; for a line of it each sends
+/// 64 bytes, and it says "sent".
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Where the server listens.

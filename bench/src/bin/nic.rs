@@ -1,5 +1,6 @@
-//! What receive offload in front of the kernel's stack gains, with aggregation on and off in turns: bulk from a wire that is not the limit, bulk and small messages over
-//! veth pairs. And what joining segments gains in an engine.
+//! What receive offload in front of the kernel's stack gains, with aggregation on and off in turns:
+//! bulk from a wire that is not the limit, bulk and small messages over veth pairs. And what
+//! joining segments gains in an engine.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
@@ -50,13 +51,15 @@ struct Arguments {
 #[derive(Clone, Copy, Debug)]
 struct Bulk {
     gbits: f64,
-    /// CPU seconds of this process per GB received: the wire, the card, the reader, and the kernel's work for them, which TAP does in the writer.
+    /// CPU seconds of this process per GB received: the wire, the card, the reader, and the
+    /// kernel's work for them, which TAP does in the writer.
     cpu_per_gb: f64,
     segments_per_unit: f64,
     /// The part of the rounds in which the card found nothing to do: the window was used up.
     idle: f64,
     again: u64,
-    /// Median of what newcomers waited for the answer to their SYN, in microseconds, when there were some.
+    /// Median of what newcomers waited for the answer to their SYN, in microseconds, when there
+    /// were some.
     wait: Option<f64>,
 }
 
@@ -144,8 +147,9 @@ fn compare_bulk(arguments: &Arguments, connections: u16, late_every: u32) -> Res
     Ok(())
 }
 
-/// How long a newcomer waits for the answer to a SYN, from when it is told of: beside 64 connections that carry bulk, so that the card never sleeps; without them by a card that looks for
-/// frames all the time, as it does then; and without them by one that sleeps.
+/// How long a newcomer waits for the answer to a SYN, from when it is told of: beside 64
+/// connections that carry bulk, so that the card never sleeps; without them by a card that looks
+/// for frames all the time, as it does then; and without them by one that sleeps.
 fn compare_handshakes(arguments: &Arguments) -> Result<()> {
     let mut results: [Vec<f64>; 3] = Default::default();
     for _ in 0..arguments.rounds {
@@ -288,7 +292,8 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
     let again = shard.wire().again;
     let mut waits = shard.wire().waits().to_vec();
     waits.sort_by(f64::total_cmp);
-    // The device goes, and with it the connections: the reader is told by the end of the namespace's device.
+    // The device goes, and with it the connections: the reader is told by the end of the
+    // namespace's device.
     drop(shard);
     reader.join().expect("reading does not panic")?;
     ensure!(
@@ -351,9 +356,10 @@ fn read_all(listener: &TcpListener, connections: u16, received: &AtomicU64) -> R
     Ok(())
 }
 
-/// Round trips of 64 bytes over veth and `millrace nic`, in microseconds: median and 99th of a hundred. Both cards are there all the time, and take turns of a few
-/// milliseconds, so that what else happens on the machine meets both alike; the two ends are on core 0 and the card on core 1, since where the scheduler happens to put
-/// the three makes more than the card.
+/// Round trips of 64 bytes over veth and `millrace nic`, in microseconds: median and 99th of a
+/// hundred. Both cards are there all the time, and take turns of a few milliseconds, so that what
+/// else happens on the machine meets both alike; the two ends are on core 0 and the card on core 1,
+/// since where the scheduler happens to put the three makes more than the card.
 fn compare_messages(arguments: &Arguments) -> Result<()> {
     let mut results: [Vec<(f64, f64)>; 2] = Default::default();
     for _ in 0..arguments.rounds {

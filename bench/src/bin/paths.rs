@@ -1,5 +1,6 @@
-//! `make paths`: what the kernel's TCP and ours make of the same long and lossy path in real time, in turns; and what the simulator says ours
-//! makes of it. Sender and receiver are iperf3; the receiver is on the kernel always.
+//! `make paths`: what the kernel's TCP and ours make of the same long and lossy path in real time,
+//! in turns; and what the simulator says ours makes of it. Sender and receiver are iperf3; the
+//! receiver is on the kernel always.
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -18,7 +19,8 @@ struct Arguments {
     /// How often each is measured
     #[arg(long, default_value_t = 3)]
     rounds: u64,
-    /// Congestion controls, and how many connections use each side by side: those that hardly use the path need many for a mean
+    /// Congestion controls, and how many connections use each side by side: those that hardly use
+    /// the path need many for a mean
     #[arg(long, value_delimiter = ',', default_value = "cubic:20,bbr:1")]
     control: Vec<String>,
     /// Where to keep what iperf3 says of each measurement, second by second

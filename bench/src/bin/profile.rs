@@ -1,4 +1,5 @@
-//! `make profile SCENARIO=NAME`: where the time of a scenario goes, as a flame graph. `perf` takes samples by the clock, so it works in virtual machines, too.
+//! `make profile SCENARIO=NAME`: where the time of a scenario goes, as a flame graph. `perf` takes
+//! samples by the clock, so it works in virtual machines, too.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -68,7 +69,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What our pair does that is called so in the report: `short-64`, `ping-1`, `bulk`, `of-idle-1m`; without a number 64 connections.
+/// What our pair does that is called so in the report: `short-64`, `ping-1`, `bulk`, `of-idle-1m`;
+/// without a number 64 connections.
 fn in_memory(work: &str) -> Result<Vec<String>> {
     if work.starts_with("of-") {
         return Ok(vec!["idle".to_owned(), "1000000".to_owned()]);

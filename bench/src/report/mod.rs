@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::figures::Spread;
 use crate::load::Outcome;
 
-/// Where `make bench-scaling` writes what `make bench` shows of it, and where that of a reference machine is.
+/// Where `make bench-scaling` writes what `make bench` shows of it, and where that of a reference
+/// machine is.
 pub const SCALING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/scaling.json");
 /// Likewise, of a reference machine: docs/scaling.md explains it.
 pub const SCALING_PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/scaling.json");
@@ -24,7 +25,8 @@ const OURS: &str = "millrace";
 pub struct Report {
     /// When it began, `YYYY-MM-DD-HHMM` in UTC.
     pub date: String,
-    /// The commit that was measured, with `+` if the tree was changed; empty outside of a repository.
+    /// The commit that was measured, with `+` if the tree was changed; empty outside of a
+    /// repository.
     pub commit: String,
     /// Kernel, processor and cores.
     pub machine: String,
@@ -125,7 +127,8 @@ pub struct Subject {
     pub outcomes: Vec<Outcome>,
     /// Why it has no values, or fewer than rounds.
     pub failure: Option<String>,
-    /// Why it was not measured, where that is no failure: it cannot do as much, or nothing can count it.
+    /// Why it was not measured, where that is no failure: it cannot do as much, or nothing can
+    /// count it.
     #[serde(default)]
     pub left_out: Option<String>,
 }
@@ -304,7 +307,8 @@ impl Report {
         Ok(json)
     }
 
-    /// Writes `DATE.json`, `DATE.html`, and `DATE.md` with its plots in `DATE/`; returns the paths of the first three.
+    /// Writes `DATE.json`, `DATE.html`, and `DATE.md` with its plots in `DATE/`; returns the paths
+    /// of the first three.
     ///
     /// # Errors
     /// Of the file system.

@@ -249,7 +249,8 @@ fn heading(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Every goal, what was reached, and whether that does. `link` makes of a name what leads to its scenario.
+/// Every goal, what was reached, and whether that does. `link` makes of a name what leads to its
+/// scenario.
 fn goals(report: &Report, link: &dyn Fn(&str) -> String) -> Table {
     let head = ["scenario", "what counts", "millrace", "goal", "reached", ""];
     let mut rows = vec![head.map(String::from).to_vec()];

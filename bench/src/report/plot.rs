@@ -1,4 +1,5 @@
-//! Plots of a scenario, as SVG: bars, CPU beside them, latencies below; and curves over the number of cores.
+//! Plots of a scenario, as SVG: bars, CPU beside them, latencies below; and curves over the number
+//! of cores.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
@@ -13,7 +14,8 @@ const HALF: u32 = WIDTH / 2;
 /// Height of a bar with what is around it, and of what is above and below all bars.
 const ROW: u32 = 30;
 const AROUND: u32 = 44;
-/// Height of a plot with axes, and of a line of its legend; how much room legends have at its right.
+/// Height of a plot with axes, and of a line of its legend; how much room legends have at its
+/// right.
 const CHART: u32 = 270;
 const LINE: i32 = 20;
 const SIDE: u32 = 150;
@@ -194,12 +196,14 @@ fn draw_bars<'a>(
     Ok(())
 }
 
-/// Where a part of all operations stands on the axis: each nine takes as much room as the one before it.
+/// Where a part of all operations stands on the axis: each nine takes as much room as the one
+/// before it.
 fn nines(fraction: f64) -> f64 {
     -(1.0 - fraction).max(1e-5).log10()
 }
 
-/// The distribution of latencies: what so many operations took at most, in the middle of all rounds; both axes by powers of ten.
+/// The distribution of latencies: what so many operations took at most, in the middle of all
+/// rounds; both axes by powers of ten.
 fn latency<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
     let timed = scenario.subjects.iter().enumerate();
     let lines: Vec<_> = timed
@@ -247,7 +251,8 @@ fn latency<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
     legend(&side, (0, 2 * LINE), &entries)
 }
 
-/// Names of lines and their colours, one below the other, beside or below the lines and not on them.
+/// Names of lines and their colours, one below the other, beside or below the lines and not on
+/// them.
 fn legend<'a>(area: &Area<'a>, (x, top): (i32, i32), entries: &[(&str, RGBColor)]) -> Drawn<'a> {
     let font = ("sans-serif", 12).into_font();
     for (at, (name, colour)) in entries.iter().enumerate() {
@@ -260,7 +265,8 @@ fn legend<'a>(area: &Area<'a>, (x, top): (i32, i32), entries: &[(&str, RGBColor)
     Ok(())
 }
 
-/// For each part of the operations the median of what all rounds say, up to the last that they all have.
+/// For each part of the operations the median of what all rounds say, up to the last that they all
+/// have.
 fn distribution(subject: &Subject) -> Vec<(f64, f64)> {
     let timed = || {
         subject

@@ -10,7 +10,8 @@ use crate::outcome::Outcome;
 /// Length of the longest address there is here.
 pub const LEN_MAX: usize = 28;
 
-/// Reads an address; none is `AF_UNSPEC`. IPv4 in its IPv6-mapped form is IPv4 for a socket of IPv6.
+/// Reads an address; none is `AF_UNSPEC`. IPv4 in its IPv6-mapped form is IPv4 for a socket of
+/// IPv6.
 ///
 /// # Errors
 /// `EINVAL` for one that is too short, `EAFNOSUPPORT` for another family than the socket's.

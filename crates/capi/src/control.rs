@@ -135,7 +135,8 @@ impl<'a> Riders<'a> {
         self.used += len.next_multiple_of(WORD).min(room.len());
     }
 
-    /// What a socket with these bits wants to know. `own` is the address of ours that stands for the one that the datagram was sent to.
+    /// What a socket with these bits wants to know. `own` is the address of ours that stands for
+    /// the one that the datagram was sent to.
     pub fn tell(&mut self, bits: u8, family: c_int, record: &Record, own: Ipv4Addr) {
         let index = if record.to.is_loopback() {
             LOOPBACK
@@ -204,7 +205,8 @@ impl Host {
     }
 }
 
-/// The address of ours, of these and their prefixes, that stands for one that may be several hosts'.
+/// The address of ours, of these and their prefixes, that stands for one that may be several
+/// hosts'.
 fn own(ours: &[(Ipv4Addr, u8)], to: Ipv4Addr) -> Ipv4Addr {
     let first = ours.first().map_or(to, |(first, _)| *first);
     if to.is_multicast() || to.is_broadcast() {

@@ -1,4 +1,5 @@
-//! Engines: settings first, then shards that wait for the threads which take them. The only thing that threads share.
+//! Engines: settings first, then shards that wait for the threads which take them. The only thing
+//! that threads share.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -84,7 +85,8 @@ pub fn configure(
 /// Opens the link of an engine.
 ///
 /// # Errors
-/// `EBADF`, `EBUSY` when it has started, `EINVAL` for what does not go together or does not open, in words.
+/// `EBADF`, `EBUSY` when it has started, `EINVAL` for what does not go together or does not open,
+/// in words.
 pub fn start(number: c_int) -> Outcome<()> {
     let mut engines = engines();
     let engine = engines.get_mut(number)?;
@@ -106,7 +108,8 @@ pub fn start(number: c_int) -> Outcome<()> {
 /// Takes a shard of an engine for this thread.
 ///
 /// # Errors
-/// `EBADF`, `ENOTCONN` before the start, `EINVAL` for a shard that there is not, `EBUSY` for one that was taken, `EMFILE` without descriptors for it.
+/// `EBADF`, `ENOTCONN` before the start, `EINVAL` for a shard that there is not, `EBUSY` for one
+/// that was taken, `EMFILE` without descriptors for it.
 pub fn take(number: c_int, shard: c_int) -> Outcome<Host> {
     let mut engines = engines();
     let engine = engines.get_mut(number)?;

@@ -1,7 +1,8 @@
 //! Sets of sockets to wait for: `epoll`, level and edge, as Linux has it.
 //!
-//! Readiness is asked of the socket when the program asks; what the shard tells is only who has changed. A change is news when something came, room came for which
-//! a write had waited, or a bit was set that was not: that is what an edge is.
+//! Readiness is asked of the socket when the program asks; what the shard tells is only who has
+//! changed. A change is news when something came, room came for which a write had waited, or a bit
+//! was set that was not: that is what an edge is.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -13,7 +14,8 @@ use crate::host::{Host, Thing, Things};
 use crate::opening::{self, Opening};
 use crate::outcome::Outcome;
 
-/// What can be asked for. The kernel's `EPOLLEXCLUSIVE` and `EPOLLWAKEUP` mean nothing where one thread waits, and are refused.
+/// What can be asked for. The kernel's `EPOLLEXCLUSIVE` and `EPOLLWAKEUP` mean nothing where one
+/// thread waits, and are refused.
 const KNOWN: u32 = 0x3ff | libc::EPOLLRDHUP as u32 | EPOLLET as u32 | EPOLLONESHOT as u32;
 /// What is told without being asked for.
 const ALWAYS: u32 = (EPOLLERR | EPOLLHUP) as u32;
@@ -34,7 +36,8 @@ struct Watch {
 pub struct Set {
     watches: Vec<Option<Watch>>,
     vacant: Vec<u32>,
-    /// Places in `watches` that may be ready. One that is gone keeps its place until it comes out of here.
+    /// Places in `watches` that may be ready. One that is gone keeps its place until it comes out
+    /// of here.
     queue: VecDeque<u32>,
 }
 
@@ -172,7 +175,8 @@ impl Host {
     /// `epoll_ctl`.
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` for what is no set, for a set in a set, and for events that are not known, `EEXIST`, `ENOENT`.
+    /// `EBADF`, `EINVAL` for what is no set, for a set in a set, and for events that are not known,
+    /// `EEXIST`, `ENOENT`.
     pub fn control(&self, set: u32, key: u32, control: Control) -> Outcome<()> {
         let mut things = self.things.borrow_mut();
         let known = things.get(key).is_some();
@@ -281,7 +285,8 @@ impl Host {
         Ok(told)
     }
 
-    /// `epoll_wait`: does the stack's work, and waits until something has happened, for so many milliseconds; below 0 for ever.
+    /// `epoll_wait`: does the stack's work, and waits until something has happened, for so many
+    /// milliseconds; below 0 for ever.
     ///
     /// # Errors
     /// `EINVAL` for what is no set and for no room, `EINTR`.

@@ -29,7 +29,8 @@ static STACKS: AtomicI32 = AtomicI32::new(1);
 
 /// Something short with what the thread has.
 fn here<T>(body: impl FnOnce(&mut Here) -> Outcome<T>) -> Outcome<T> {
-    // A thread that is ending has nothing any more; one that is interrupted in here by a signal handler cannot be helped.
+    // A thread that is ending has nothing any more; one that is interrupted in here by a signal
+    // handler cannot be helped.
     HERE.try_with(|here| {
         here.try_borrow_mut()
             .map_or(Err(libc::EBUSY), |mut here| body(&mut here))

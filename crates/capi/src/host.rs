@@ -1,7 +1,7 @@
 //! A stack with what a program holds of it: sockets, sets of them to wait for, pipes.
 //!
-//! Things are named by small numbers that are used again, lowest first. What a program sees is made of them elsewhere: [`crate::numbers`] for `mr_*`, and
-//! the numbers themselves for `mtcp_*`.
+//! Things are named by small numbers that are used again, lowest first. What a program sees is made
+//! of them elsewhere: [`crate::numbers`] for `mr_*`, and the numbers themselves for `mtcp_*`.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -278,8 +278,9 @@ impl Host {
     /// Does what there is to do, or waits until there is something.
     ///
     /// # Errors
-    /// `EAGAIN` when `until` has come, or when time or packets are the caller's to bring and nothing is left to do; `EINTR`. Work was done before either: what is waited for
-    /// may have happened all the same.
+    /// `EAGAIN` when `until` has come, or when time or packets are the caller's to bring and
+    /// nothing is left to do; `EINTR`. Work was done before either: what is waited for may have
+    /// happened all the same.
     pub fn wait(&self, until: Option<Instant>) -> Outcome<()> {
         let busy = self.work() > 0;
         // Work that never ends does not keep a wait from ending.
@@ -314,7 +315,8 @@ impl Host {
         }
     }
 
-    /// Closes all there is, and works until every connection has said what it had to say, or for so many milliseconds.
+    /// Closes all there is, and works until every connection has said what it had to say, or for so
+    /// many milliseconds.
     pub fn end(&self, timeout_ms: c_int) {
         let keys = self.things.borrow().keys();
         for key in keys {

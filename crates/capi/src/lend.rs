@@ -74,7 +74,8 @@ impl Host {
         Ok(pieces)
     }
 
-    /// So many bytes have been written to the room of the reservation that was the call before, and are to be sent.
+    /// So many bytes have been written to the room of the reservation that was the call before, and
+    /// are to be sent.
     ///
     /// # Errors
     /// `EINVAL` when it was not, or for more than there was room for.

@@ -1,8 +1,10 @@
 //! Descriptors: numbers that name something of one thread, once.
 //!
-//! A number is, from its low bits up, a place in a chunk of 1,024 ([`PLACE_BITS`]), the chunk ([`CHUNK_BITS`]), and which of those that were there it is
-//! ([`GENERATION_BITS`]). Chunks are handed out to threads, so that no number of one thread means anything in another. Generations begin at 1: a number is at least
-//! 4,194,304, which no descriptor of the kernel's is by default, and the two cannot be taken for each other.
+//! A number is, from its low bits up, a place in a chunk of 1,024 ([`PLACE_BITS`]), the chunk
+//! ([`CHUNK_BITS`]), and which of those that were there it is ([`GENERATION_BITS`]). Chunks are
+//! handed out to threads, so that no number of one thread means anything in another. Generations
+//! begin at 1: a number is at least 4,194,304, which no descriptor of the kernel's is by default,
+//! and the two cannot be taken for each other.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -12,8 +14,9 @@ use std::sync::{Mutex, PoisonError};
 const PLACE_BITS: u32 = 10;
 /// Chunks of a process, likewise: 4,194,304 descriptors at once.
 const CHUNK_BITS: u32 = 12;
-/// A place names as many things, likewise, before a number comes again. [`SPARE`] places are used in turn, and so are the chunks of threads that come and go, so that takes
-/// 250,000 others at least, of all threads, as long as no more than 3,500,000 are open.
+/// A place names as many things, likewise, before a number comes again. [`SPARE`] places are used
+/// in turn, and so are the chunks of threads that come and go, so that takes 250,000 others at
+/// least, of all threads, as long as no more than 3,500,000 are open.
 const GENERATION_BITS: u32 = 31 - CHUNK_BITS - PLACE_BITS;
 
 const PLACES: usize = 1 << PLACE_BITS;
@@ -22,7 +25,8 @@ const SPARE: usize = PLACES / 2;
 const CHUNKS: usize = 1 << CHUNK_BITS;
 const GENERATIONS: u32 = 1 << GENERATION_BITS;
 
-/// Chunks that threads which have ended had, with the generation to go on with, the one returned longest ago first; and how many there ever were.
+/// Chunks that threads which have ended had, with the generation to go on with, the one returned
+/// longest ago first; and how many there ever were.
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     returned: VecDeque::new(),
     made: 0,
@@ -173,7 +177,8 @@ mod tests {
         assert_eq!(numbers.get(first), Some(&'a'));
         assert_eq!(numbers.remove(first), Some('a'));
         let mut seen = std::collections::HashSet::from([first]);
-        // Nearly all places are taken: the others come again and again, each time with another number.
+        // Nearly all places are taken: the others come again and again, each time with another
+        // number.
         for _ in 0..PLACES - 1 {
             seen.insert(numbers.insert('c').expect("room"));
         }

@@ -1,5 +1,6 @@
-//! Connections from a port whose answers come to another shard: that one has to agree to hand them over before anything is sent. Until then the socket is connecting, as any
-//! is that waits for its peer; if it is refused that is its error.
+//! Connections from a port whose answers come to another shard: that one has to agree to hand them
+//! over before anything is sent. Until then the socket is connecting, as any is that waits for its
+//! peer; if it is refused that is its error.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -52,7 +53,8 @@ impl Host {
         Ok(())
     }
 
-    /// Opens the connections to which the other shard has agreed; returns of how many there is news.
+    /// Opens the connections to which the other shard has agreed; returns of how many there is
+    /// news.
     pub fn open_agreed(&self) -> usize {
         if self.things.borrow().opening.is_empty() {
             return 0;
@@ -89,7 +91,8 @@ impl Host {
         news
     }
 
-    /// Gives up a connection that the other shard was asked for, as Linux does when one is shut that is connecting. Whether there was such a one.
+    /// Gives up a connection that the other shard was asked for, as Linux does when one is shut
+    /// that is connecting. Whether there was such a one.
     pub fn give_up_opening(&self, key: u32) -> bool {
         let mut things = self.things.borrow_mut();
         let Ok(socket) = things.socket_mut(key) else {

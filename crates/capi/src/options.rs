@@ -1,4 +1,5 @@
-//! Socket options by Linux's numbers. What is not here is `ENOPROTOOPT`, as an unknown option is on Linux.
+//! Socket options by Linux's numbers. What is not here is `ENOPROTOOPT`, as an unknown option is on
+//! Linux.
 
 use std::ffi::c_int;
 
@@ -44,7 +45,8 @@ impl Host {
     /// `setsockopt`.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that there is not, `EINVAL` for a value out of range, `EDOM`, `ENOENT` for a congestion control that there is not.
+    /// `ENOPROTOOPT` for an option that there is not, `EINVAL` for a value out of range, `EDOM`,
+    /// `ENOENT` for a congestion control that there is not.
     pub fn set_option(&self, key: u32, level: c_int, name: c_int, value: &[u8]) -> Outcome<()> {
         let (id, family, datagrams) = {
             let mut things = self.things.borrow_mut();
@@ -90,7 +92,8 @@ impl Host {
         Ok(true)
     }
 
-    /// Joins or leaves a group. There is one link: which interface is meant need not be said, and cannot.
+    /// Joins or leaves a group. There is one link: which interface is meant need not be said, and
+    /// cannot.
     fn change_membership(&self, id: SocketId, change: Membership) -> Outcome<()> {
         if change.device != 0 || !change.interface.is_unspecified() {
             return Err(libc::ENODEV);

@@ -29,8 +29,9 @@ impl<T> Value for *mut T {
     const FAILED: *mut T = std::ptr::null_mut();
 }
 
-/// What happens behind an exported function: `body`, with its error in errno. A panic goes no further; it is `ENOTRECOVERABLE`, and the stack that it happened in may be
-/// in any state, though memory is sound.
+/// What happens behind an exported function: `body`, with its error in errno. A panic goes no
+/// further; it is `ENOTRECOVERABLE`, and the stack that it happened in may be in any state, though
+/// memory is sound.
 pub fn call<T: Value>(body: impl FnOnce() -> Outcome<T>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::ENOTRECOVERABLE));
     outcome.unwrap_or_else(|number| {

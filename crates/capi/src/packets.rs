@@ -63,7 +63,8 @@ impl Host {
     /// Takes in one IP packet.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for a stack with a link, `EINVAL` for what is no packet at all, `EMSGSIZE` for one that is too large.
+    /// `EOPNOTSUPP` for a stack with a link, `EINVAL` for what is no packet at all, `EMSGSIZE` for
+    /// one that is too large.
     pub fn input(&self, packet: &[u8]) -> Outcome<()> {
         if self.packets.is_none() {
             return Err(libc::EOPNOTSUPP);
@@ -91,7 +92,8 @@ impl Host {
     /// Takes out the oldest packet; its length, 0 when there is none.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for a stack with a link, `EMSGSIZE` when it does not fit into `out`; it stays then.
+    /// `EOPNOTSUPP` for a stack with a link, `EMSGSIZE` when it does not fit into `out`; it stays
+    /// then.
     pub fn output(&self, out: &mut [u8]) -> Outcome<usize> {
         let packets = self.packets.as_ref().ok_or(libc::EOPNOTSUPP)?;
         if packets.borrow().waiting.is_empty() {

@@ -67,7 +67,8 @@ impl Host {
         ends
     }
 
-    /// Reads from a pipe. There is nobody but the caller who could write: an empty one is not waited for.
+    /// Reads from a pipe. There is nobody but the caller who could write: an empty one is not
+    /// waited for.
     ///
     /// # Errors
     /// `EBADF` for the other end, `EAGAIN`, `EDEADLK` where waiting was asked for.

@@ -22,7 +22,8 @@ pub struct Asked {
 const ALWAYS: i16 = POLLERR | POLLHUP;
 
 impl Host {
-    /// Does the stack's work, and waits until one of these is ready, for so many milliseconds; below 0 for ever. How many are.
+    /// Does the stack's work, and waits until one of these is ready, for so many milliseconds;
+    /// below 0 for ever. How many are.
     ///
     /// # Errors
     /// `EINTR`.

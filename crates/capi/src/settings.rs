@@ -131,10 +131,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Says what the lines of a text say: `KEY VALUE` or `KEY = VALUE`, empty lines, and comments after `#`.
+    /// Says what the lines of a text say: `KEY VALUE` or `KEY = VALUE`, empty lines, and comments
+    /// after `#`.
     ///
     /// # Errors
-    /// What is wrong, with the name of the text, the line and the key. What stands before that line has been said.
+    /// What is wrong, with the name of the text, the line and the key. What stands before that line
+    /// has been said.
     pub fn read(&mut self, name: &str, text: &str) -> Result<(), String> {
         lines(text).try_for_each(|(line, key, value)| {
             self.set(key, value)

@@ -30,7 +30,8 @@ pub struct Receive {
     pub at_once: bool,
     /// `MSG_TRUNC`: of a datagram, the length that it has.
     pub full_len: bool,
-    /// The call has received something already: what the connection died of is for the next one to tell.
+    /// The call has received something already: what the connection died of is for the next one to
+    /// tell.
     pub goes_on: bool,
 }
 
@@ -72,7 +73,8 @@ impl Host {
             .ok_or(libc::EBADF)
     }
 
-    /// What a socket of ours is, for a short look. One that has died says what of, once, and then that it is not connected.
+    /// What a socket of ours is, for a short look. One that has died says what of, once, and then
+    /// that it is not connected.
     fn look<T>(&self, key: u32, look: impl FnOnce(&mut Socket) -> T) -> Outcome<T> {
         let mut things = self.things.borrow_mut();
         let socket = things.socket_mut(key)?;
@@ -108,7 +110,8 @@ impl Host {
     /// Makes a socket.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for flags that there are not, `ENFILE` at the limit of sockets.
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for flags that there are not,
+    /// `ENFILE` at the limit of sockets.
     pub fn socket(&self, family: c_int, kind: c_int, protocol: c_int) -> Outcome<u32> {
         let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
         if family != libc::AF_INET && family != libc::AF_INET6 {
@@ -193,7 +196,8 @@ impl Host {
         self.sockets(|sockets| sockets.listen(id, backlog))
     }
 
-    /// Does `attempt` until it need not wait any longer, if the socket waits at all; what it asked for leaves at once then.
+    /// Does `attempt` until it need not wait any longer, if the socket waits at all; what it asked
+    /// for leaves at once then.
     fn waiting<T>(
         &self,
         key: u32,
@@ -228,7 +232,8 @@ impl Host {
         outcome
     }
 
-    /// Connects: waits until it is, or returns `EINPROGRESS`. No address: a socket for datagrams forgets its peer.
+    /// Connects: waits until it is, or returns `EINPROGRESS`. No address: a socket for datagrams
+    /// forgets its peer.
     ///
     /// # Errors
     /// Those of Linux.
@@ -247,7 +252,8 @@ impl Host {
         }
         if !connecting {
             self.stack.read_clock();
-            // Answers to this port may be another shard's by their tag, and that one would refuse them.
+            // Answers to this port may be another shard's by their tag, and that one would refuse
+            // them.
             let elsewhere = self
                 .stack
                 .with_sockets(|sockets| sockets.leads_elsewhere(id, remote));
@@ -287,7 +293,8 @@ impl Host {
         }
     }
 
-    /// Gives up the port of a bound socket, which the program left to the stack to choose: connect chooses one that leads back here.
+    /// Gives up the port of a bound socket, which the program left to the stack to choose: connect
+    /// chooses one that leads back here.
     fn leave_port_open(&self, key: u32, id: SocketId) -> Outcome<SocketId> {
         let local = SocketAddr::new(self.view(id)?.local.ip(), 0);
         let bound = self.sockets(|sockets| {
@@ -349,7 +356,8 @@ impl Host {
         }
     }
 
-    /// Sends the pieces, one after the other, on a connection; as many bytes as there is room for, or all if the socket waits.
+    /// Sends the pieces, one after the other, on a connection; as many bytes as there is room for,
+    /// or all if the socket waits.
     ///
     /// # Errors
     /// Those of Linux; no signal is raised.
@@ -459,7 +467,8 @@ impl Host {
         sent.map(|()| len)
     }
 
-    /// Receives into a buffer: bytes of a stream, 0 at its end; or a datagram, and what is known of it.
+    /// Receives into a buffer: bytes of a stream, 0 at its end; or a datagram, and what is known of
+    /// it.
     ///
     /// # Errors
     /// Those of Linux.
@@ -516,7 +525,8 @@ impl Host {
         }
     }
 
-    /// Receives into pieces, one after the other: what has come of a stream or a pipe, or a datagram. They have room for `total` bytes.
+    /// Receives into pieces, one after the other: what has come of a stream or a pipe, or a
+    /// datagram. They have room for `total` bytes.
     ///
     /// # Errors
     /// Those of Linux.
@@ -617,7 +627,8 @@ impl Host {
         Ok(())
     }
 
-    /// `FIONREAD`: bytes to read, of datagrams those of the first; `SIOCOUTQ`: bytes that are not acknowledged.
+    /// `FIONREAD`: bytes to read, of datagrams those of the first; `SIOCOUTQ`: bytes that are not
+    /// acknowledged.
     ///
     /// # Errors
     /// `EINVAL` for other requests, and for a listener.
@@ -663,8 +674,8 @@ impl Host {
         Ok(())
     }
 
-    /// Closes whatever the key names. What a connection has been given to send is still sent while the stack works; with `SO_LINGER` a socket that waits is closed
-    /// when that is done.
+    /// Closes whatever the key names. What a connection has been given to send is still sent while
+    /// the stack works; with `SO_LINGER` a socket that waits is closed when that is done.
     ///
     /// # Errors
     /// `EBADF`.
@@ -673,7 +684,8 @@ impl Host {
         self.remove(key, false)
     }
 
-    /// Closes whatever the key names, a connection with a reset if that is wanted, and waits for nothing.
+    /// Closes whatever the key names, a connection with a reset if that is wanted, and waits for
+    /// nothing.
     ///
     /// # Errors
     /// `EBADF`.

@@ -1,4 +1,5 @@
-//! The library as a person would have it: installed, found by pkg-config, used by C and C++ of two compilers, under the address sanitizer and valgrind.
+//! The library as a person would have it: installed, found by pkg-config, used by C and C++ of two
+//! compilers, under the address sanitizer and valgrind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -22,7 +22,8 @@ pub fn width(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-/// An address as a number at the upper end of 128 bits, so that prefixes of both families begin alike.
+/// An address as a number at the upper end of 128 bits, so that prefixes of both families begin
+/// alike.
 pub fn bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,

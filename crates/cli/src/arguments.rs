@@ -54,7 +54,8 @@ pub enum Command {
     Nic(crate::nic::NicArguments),
     /// Load a server with connections of a stack of its own, and say how it answers
     Load(crate::load::LoadArguments),
-    /// User-level messages between processes of this host: list ports, measure round trips and bandwidth
+    /// User-level messages between processes of this host: list ports, measure round trips and
+    /// bandwidth
     Fabric(crate::fabric::FabricArguments),
     /// The engine's own process; started by run and up
     #[command(hide = true)]
@@ -65,79 +66,101 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Link")]
 pub struct LinkArguments {
-    /// Where frames come from: `tap` or `tap:NAME`, a TAP device that the kernel sees as NAME [default: tap, with a free name];
-    /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has; `macvtap:NAME`, likewise,
-    /// by a device on top of it; `xdp:NAME`, likewise,
-    /// by AF_XDP sockets past the kernel's stack, with `,queues=N` how many of its queues, and with `,mode=MODE` how: auto, zerocopy, copy or generic; with
-    /// `,busy-poll=on` (or off, or auto: where the driver has zero copy) millrace runs the driver's poller when it looks for packets; with
-    /// `,address=shared` it has the addresses and routes that the kernel has there, and the ports that programs ask for: no --addr
+    /// Where frames come from: `tap` or `tap:NAME`, a TAP device that the kernel sees as NAME
+    /// [default: tap, with a free name]; `packet:NAME`, a network device that is there already,
+    /// which the kernel goes on using: it takes an --addr that nobody else has; `macvtap:NAME`,
+    /// likewise, by a device on top of it; `xdp:NAME`, likewise, by AF_XDP sockets past the
+    /// kernel's stack, with `,queues=N` how many of its queues, and with `,mode=MODE` how: auto,
+    /// zerocopy, copy or generic; with `,busy-poll=on` (or off, or auto: where the driver has zero
+    /// copy) millrace runs the driver's poller when it looks for packets; with `,address=shared` it
+    /// has the addresses and routes that the kernel has there, and the ports that programs ask for:
+    /// no --addr
     #[arg(long, value_name = "KIND[:NAME][,OPTION=VALUE]")]
     pub link: Option<Spec>,
-    /// millrace's own addresses on the link, up to eight of IPv4 [default: 10.9.0.2/24] and eight of IPv6, each with the option again
+    /// millrace's own addresses on the link, up to eight of IPv4 [default: 10.9.0.2/24] and eight
+    /// of IPv6, each with the option again
     #[arg(long, value_name = "IP/BITS", value_parser = address)]
     pub addr: Vec<(IpAddr, u8)>,
-    /// The kernel's addresses at its end of the link, likewise [default: the first other address of each prefix of --addr]
+    /// The kernel's addresses at its end of the link, likewise [default: the first other address of
+    /// each prefix of --addr]
     #[arg(long, value_name = "IP/BITS", value_parser = address)]
     pub host_addr: Vec<(IpAddr, u8)>,
-    /// Next hop for all destinations of its family off the link, unless a --route leads to them; those that nothing leads to go to the kernel's own stack
+    /// Next hop for all destinations of its family off the link, unless a --route leads to them;
+    /// those that nothing leads to go to the kernel's own stack
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
-    /// Next hop for the destinations of a prefix, as in `--route 10.0.0.0/8 via 10.9.0.1`; the longest prefix counts; up to 32, each with the option again
+    /// Next hop for the destinations of a prefix, as in `--route 10.0.0.0/8 via 10.9.0.1`; the
+    /// longest prefix counts; up to 32, each with the option again
     #[arg(long, num_args = 3, value_names = ["PREFIX", "via", "IP"])]
     pub route: Vec<String>,
-    /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the link; others are passed over. A TAP device is then for a bridge, or for the kernel's
-    /// own device of that LAN: it gets no --host-addr
+    /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the link; others are
+    /// passed over. A TAP device is then for a bridge, or for the kernel's own device of that LAN:
+    /// it gets no --host-addr
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// Largest IP packet on the link in bytes; on a device that is there already, no larger than that device's
+    /// Largest IP packet on the link in bytes; on a device that is there already, no larger than
+    /// that device's
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u16).range(576..=65_521))]
     pub mtu: u16,
-    /// Serve 127.0.0.0/8, ::1 and the own addresses too, between programs of this engine; alone, without any link
+    /// Serve 127.0.0.0/8, ::1 and the own addresses too, between programs of this engine; alone,
+    /// without any link
     #[arg(long)]
     pub loopback: bool,
-    /// Threads that run the stack, each with a queue of the device and its part of the connections; with a core for each, that core is its own
+    /// Threads that run the stack, each with a queue of the device and its part of the connections;
+    /// with a core for each, that core is its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
-    /// Threads to have ready for `millrace scale`, those of --shards among them; they sleep until it asks for them. For a pipeline, which it makes; programs' limits are shared
-    /// out among all of them
+    /// Threads to have ready for `millrace scale`, those of --shards among them; they sleep until
+    /// it asks for them. For a pipeline, which it makes; programs' limits are shared out among all
+    /// of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards_max: Option<u16>,
-    /// Move flows from shards that have had too much to do for some seconds to those that have less. For a pipeline, which it makes
+    /// Move flows from shards that have had too much to do for some seconds to those that have
+    /// less. For a pipeline, which it makes
     #[arg(long)]
     pub balance: bool,
-    /// Threads that own the device's queues and give the shards their frames, in place of shards that have queues of their own (a pipeline)
+    /// Threads that own the device's queues and give the shards their frames, in place of shards
+    /// that have queues of their own (a pipeline)
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
-    /// Cores of the I/O threads, then of the shards, a thread each, then of the program, as in `0-3,6` [default: any, each its own if there are enough]
+    /// Cores of the I/O threads, then of the shards, a thread each, then of the program, as in
+    /// `0-3,6` [default: any, each its own if there are enough]
     #[arg(long, value_name = "LIST", value_parser = Cores::parse)]
     pub cores: Option<Cores>,
-    /// Who owns the device's queues: the shards (`rtc`, run to completion), I/O threads (`pipeline`), some shards and I/O threads for the others (`mixed`), or, as a rule, the
+    /// Who owns the device's queues: the shards (`rtc`, run to completion), I/O threads
+    /// (`pipeline`), some shards and I/O threads for the others (`mixed`), or, as a rule, the
     /// shards, and I/O threads if the device has fewer queues than there are shards (`auto`)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = topology)]
     pub topology: Topology,
-    /// In what order a shard serves the I/O threads' queues: `round-robin`, `strict` (the first always first), `weighted:W,...`, or `least-loaded` (as many bytes of each)
+    /// In what order a shard serves the I/O threads' queues: `round-robin`, `strict` (the first
+    /// always first), `weighted:W,...`, or `least-loaded` (as many bytes of each)
     #[arg(long, value_name = "ORDER", default_value_t, value_parser = Policy::from_str)]
     pub schedule: Policy,
     /// Likewise, an I/O thread the shards'
     #[arg(long, value_name = "ORDER", default_value_t, value_parser = Policy::from_str)]
     pub io_schedule: Policy,
-    /// Do not move the stack's thread to the core of the program it serves (with several shards it is not moved)
+    /// Do not move the stack's thread to the core of the program it serves (with several shards it
+    /// is not moved)
     #[arg(long)]
     pub no_follow: bool,
-    /// Do not join the segments that an AF_XDP or packet socket gives one by one before the stack takes them in
+    /// Do not join the segments that an AF_XDP or packet socket gives one by one before the stack
+    /// takes them in
     #[arg(long)]
     pub no_join: bool,
-    /// Congestion control of sockets for which their program chooses none (TCP_CONGESTION): `cubic`, `reno`, `bbr` or `dctcp`
+    /// Congestion control of sockets for which their program chooses none (TCP_CONGESTION):
+    /// `cubic`, `reno`, `bbr` or `dctcp`
     #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion)]
     pub congestion: Algorithm,
     /// Ask for explicit congestion notification when connecting (it is accepted always)
     #[arg(long)]
     pub ecn: bool,
-    /// Find out how large packets may be by sending larger ones: `off`, when full packets are lost again and again and nobody says why
-    /// (`black-hole`), or for every connection from the start (`always`)
+    /// Find out how large packets may be by sending larger ones: `off`, when full packets are lost
+    /// again and again and nobody says why (`black-hole`), or for every connection from the start
+    /// (`always`)
     #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = mtu_probing)]
     pub mtu_probing: MtuProbing,
-    /// Write who attaches, what is refused, who is cut off and who changes the engine to a file, a line for each, at its end; `-` is standard error
+    /// Write who attaches, what is refused, who is cut off and who changes the engine to a file, a
+    /// line for each, at its end; `-` is standard error
     #[arg(long, value_name = "FILE")]
     pub audit: Option<String>,
     #[command(flatten)]
@@ -157,7 +180,8 @@ pub struct RunArguments {
     /// Attach to an engine that `millrace up` started, instead of starting one
     #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing", "user", "no_seccomp", "dumpable", "audit"])]
     pub engine: Option<String>,
-    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts
+    /// with what is asked and sent
     #[arg(long, value_name = "USER", value_parser = user, requires = "engine")]
     pub engine_user: Option<u32>,
     /// Say nothing but errors
@@ -188,7 +212,8 @@ pub struct DownArguments {
     /// Name of the engine
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts
+    /// with what is asked and sent
     #[arg(long, value_name = "USER", value_parser = user)]
     pub engine_user: Option<u32>,
 }
@@ -207,7 +232,8 @@ pub struct ScaleArguments {
     /// Name of the engine [default: the only one in this network namespace]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
-    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts
+    /// with what is asked and sent
     #[arg(long, value_name = "USER", value_parser = user)]
     pub engine_user: Option<u32>,
     /// How many are to serve; up to the engine's --shards-max
@@ -227,7 +253,8 @@ pub struct SsArguments {
     /// Name of the engine [default: the only one in this network namespace]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
-    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts
+    /// with what is asked and sent
     #[arg(long, value_name = "USER", value_parser = user)]
     pub engine_user: Option<u32>,
     /// As JSON, one object for each socket

@@ -42,7 +42,8 @@ pub fn connect(name: &str, user: Option<u32>) -> anyhow::Result<Connection> {
     bail!("no engine is named {name:?} ({hint})")
 }
 
-/// Nobody else can make a socket where this one is. But who has its directory may have been root and another user since.
+/// Nobody else can make a socket where this one is. But who has its directory may have been root
+/// and another user since.
 fn believe(
     socket: OwnedFd,
     path: PathBuf,
@@ -170,7 +171,8 @@ pub fn document(socket: &OwnedFd, kind: Kind) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Registers a program: its token, and where it finds the engine. It lives while the connection is open or any of its processes lives.
+/// Registers a program: its token, and where it finds the engine. It lives while the connection is
+/// open or any of its processes lives.
 pub fn new_program(connection: &Connection, quiet: bool) -> anyhow::Result<(Token, String)> {
     let request = Request::new(Kind::Program, [0; 16], [quiet.into(), 0, 0, 0]);
     let (answer, _) = ask(&connection.socket, &request)?;

@@ -1,4 +1,5 @@
-//! `millrace doctor`: what this machine and its network devices can do for millrace, and what to change.
+//! `millrace doctor`: what this machine and its network devices can do for millrace, and what to
+//! change.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,8 @@ Examples:
 
 Each line says `ok`, `note` (it works, and could be better) or `FAIL`; the exit status is 1 if one failed.")]
 pub struct DoctorArguments {
-    /// The link that is wanted, as for `millrace run` [default: every network device is looked at, for any link]
+    /// The link that is wanted, as for `millrace run` [default: every network device is looked at,
+    /// for any link]
     #[arg(long, value_name = "KIND[:NAME][,OPTION=VALUE]")]
     link: Option<Spec>,
     /// As JSON, one object for each finding
@@ -275,8 +277,8 @@ fn xdp(findings: &mut Findings, name: &str, mtu: u32, queues: u16) {
     }
 }
 
-/// What busy polling is like on a device of which so many queues have a poller that the kernel knows, if it tells, and where interrupts are `deferred` or not; and what would make more
-/// of it.
+/// What busy polling is like on a device of which so many queues have a poller that the kernel
+/// knows, if it tells, and where interrupts are `deferred` or not; and what would make more of it.
 fn busy_polling(
     features: netdev::Features,
     polled: Option<usize>,

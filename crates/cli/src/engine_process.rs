@@ -44,13 +44,15 @@ pub fn spawn(config: &Config, detached: bool) -> anyhow::Result<(Child, Option<S
     }
 }
 
-/// Runs the engine in this process. Says `ready DEVICE` or `failed REASON` on standard output, and no more.
+/// Runs the engine in this process. Says `ready DEVICE` or `failed REASON` on standard output, and
+/// no more.
 pub fn serve(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
     let config: Config =
         serde_json::from_str(&arguments.config).context("the engine's configuration")?;
     let ready = |device: Option<&str>| {
         let mut stdout = std::io::stdout();
-        // Whoever started us may be gone already; the engine ends when it sees that it has no program.
+        // Whoever started us may be gone already; the engine ends when it sees that it has no
+        // program.
         let _ = writeln!(stdout, "ready {}", device.unwrap_or("-"));
         let _ = stdout.flush();
         close_stdout();

@@ -1,4 +1,5 @@
-//! From the command line's words about a link to what the engine is told: which addresses, which ways off it.
+//! From the command line's words about a link to what the engine is told: which addresses, which
+//! ways off it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -131,7 +132,8 @@ impl LinkArguments {
     }
 }
 
-/// Fills in or checks the addresses that the kernel has on a device, and are to be shared with it. Its routes there.
+/// Fills in or checks the addresses that the kernel has on a device, and are to be shared with it.
+/// Its routes there.
 fn shared_with_kernel(name: &str, own: &mut Vec<Address>) -> anyhow::Result<Vec<Route>> {
     let network = device::index(name).and_then(kernel::network);
     let network = network.with_context(|| format!("reading the addresses and routes of {name}"))?;

@@ -36,8 +36,9 @@ pub struct LoadArguments {
     workload: Workload,
     /// The server: IP:PORT, or http://IP[:PORT]/PATH; names are not looked up
     target: Target,
-    /// What the generator is on: tap[:NAME], whose other end is the kernel's; packet:NAME, macvtap:NAME or xdp:NAME[,OPTION=VALUE], a device that is there
-    /// already, beside the kernel; or pair, a server of its own in memory
+    /// What the generator is on: tap[:NAME], whose other end is the kernel's; packet:NAME,
+    /// macvtap:NAME or xdp:NAME[,OPTION=VALUE], a device that is there already, beside the kernel;
+    /// or pair, a server of its own in memory
     #[arg(
         long,
         value_name = "KIND[:NAME]",
@@ -51,7 +52,8 @@ pub struct LoadArguments {
     /// So many addresses, one after the other from --addr on, from which connections come in turn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Link")]
     sources: u32,
-    /// The kernel's address at its end of a TAP device [default: the first other address of the prefix of --addr]
+    /// The kernel's address at its end of a TAP device [default: the first other address of the
+    /// prefix of --addr]
     #[arg(long, value_name = "IP/BITS", value_parser = address, help_heading = "Link")]
     host_addr: Option<(IpAddr, u8)>,
     /// Next hop, if the server is not on the link
@@ -78,7 +80,8 @@ pub struct LoadArguments {
     /// Bytes of a message of short and pingpong [default: 64]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144))]
     size: Option<u32>,
-    /// Who ends a connection of short: the server, or the client, which resets it once it has the answer [default: server]
+    /// Who ends a connection of short: the server, or the client, which resets it once it has the
+    /// answer [default: server]
     #[arg(long, value_name = "WHO", value_parser = closes)]
     closes: Option<Closes>,
     /// A connection for each request of http

@@ -27,26 +27,31 @@ Examples:
 By `packet:` the kernel goes on using the device of the wire for itself. Before both are given addresses of one network, keep it from
 answering there for those of the other: sysctl net.ipv4.conf.eth0.arp_ignore=1")]
 pub struct NicArguments {
-    /// Where frames come from: `packet:NAME`, a network device that is there already and up, and that the kernel goes on using; or `xdp:NAME`, likewise, of which
-    /// all frames are the card's (options as for `run --link`: queues=N, mode=MODE, busy-poll=HOW)
+    /// Where frames come from: `packet:NAME`, a network device that is there already and up, and
+    /// that the kernel goes on using; or `xdp:NAME`, likewise, of which all frames are the card's
+    /// (options as for `run --link`: queues=N, mode=MODE, busy-poll=HOW)
     #[arg(long, value_name = "KIND:NAME", required_unless_present_any = ["stats", "flows"])]
     wire: Option<Spec>,
-    /// The interface that the kernel gets: `tap:NAME`, or `tap` for a free name. It has an address of its own on the link, and lives as long as
-    /// this command
+    /// The interface that the kernel gets: `tap:NAME`, or `tap` for a free name. It has an address
+    /// of its own on the link, and lives as long as this command
     #[arg(long, value_name = "tap[:NAME]", default_value = "tap")]
     host: Spec,
     /// Threads, each with a queue of both and its part of the flows
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
-    /// The largest packet that is handed to the kernel in one piece, in bytes, `K` for 1024; 0 turns aggregation off
+    /// The largest packet that is handed to the kernel in one piece, in bytes, `K` for 1024; 0
+    /// turns aggregation off
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = aggregate)]
     aggregate: u16,
-    /// Acknowledge what the card holds before the kernel has it, of all connections or of those that are named: by who sends, a port of either end, or both
-    /// (10.0.0.0/8,192.168.7.9:445,:2049). If this command is killed then, what was acknowledged and not yet read by the kernel's TCP is lost
+    /// Acknowledge what the card holds before the kernel has it, of all connections or of those
+    /// that are named: by who sends, a port of either end, or both
+    /// (10.0.0.0/8,192.168.7.9:445,:2049). If this command is killed then, what was acknowledged
+    /// and not yet read by the kernel's TCP is lost
     #[arg(long, value_name = "FLOWS", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
     active_ack: Option<Vec<Flows>>,
-    /// Let the segments of a large unit of the kernel's leave one after the other, over half of the time in which its connection makes such a unit, and not in
-    /// one burst. The card cuts units then, and not the device
+    /// Let the segments of a large unit of the kernel's leave one after the other, over half of the
+    /// time in which its connection makes such a unit, and not in one burst. The card cuts units
+    /// then, and not the device
     #[arg(long)]
     pace: bool,
     /// Show the counters of a card that runs [default: the only one]
@@ -129,7 +134,8 @@ fn aggregate(text: &str) -> Result<u16, String> {
     }
 }
 
-/// Whether the kernel answers ARP on a device for addresses of others (`arp_ignore`, where the greater of two counts).
+/// Whether the kernel answers ARP on a device for addresses of others (`arp_ignore`, where the
+/// greater of two counts).
 fn answers_for_others(device: &str) -> bool {
     ["all", device].iter().all(|name| {
         let path = format!("/proc/sys/net/ipv4/conf/{name}/arp_ignore");

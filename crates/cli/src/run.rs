@@ -73,7 +73,8 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         .env(protocol::ENV_TOKEN, protocol::format_token(&token));
     signals.release_in(&mut command);
     seccomp::refuse_io_uring(&mut command);
-    // Its children inherit it too: the engine stays for those that outlive the program and have made no socket yet.
+    // Its children inherit it too: the engine stays for those that outlive the program and have
+    // made no socket yet.
     process::inherit(&mut command, socket.as_fd(), GUARD);
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -162,7 +163,8 @@ fn preload(shim: &std::path::Path) -> anyhow::Result<OsString> {
     Ok(value)
 }
 
-/// Lets go of the engine: it ends once the program's last process has. A program that went into the background keeps it.
+/// Lets go of the engine: it ends once the program's last process has. A program that went into the
+/// background keeps it.
 fn finish(socket: OwnedFd, name: &str, engine: Option<Child>) -> anyhow::Result<()> {
     let Some(mut engine) = engine else {
         return Ok(());
@@ -237,7 +239,8 @@ fn until_exit(
                 rustix::process::Signal::from_named_raw(signal.number),
             )
         {
-            // The child has not been waited for, so the pid is still its own; it may be ending already.
+            // The child has not been waited for, so the pid is still its own; it may be ending
+            // already.
             let _ = kill_process(pid, number);
         }
     }

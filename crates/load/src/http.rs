@@ -1,4 +1,5 @@
-//! Answers of HTTP/1.1, as far as a client must understand them to know where they end (RFC 9112 6.3).
+//! Answers of HTTP/1.1, as far as a client must understand them to know where they end (RFC 9112
+//! 6.3).
 
 /// The longest head of an answer, in bytes.
 const HEAD_MAX: usize = 64 << 10;
@@ -195,7 +196,8 @@ impl Answer {
 mod tests {
     use super::*;
 
-    /// The status, how many bytes are its own, and whether the connection stays; the same however it is cut.
+    /// The status, how many bytes are its own, and whether the connection stays; the same however
+    /// it is cut.
     fn read(text: &str) -> Result<(u16, usize, bool), &'static str> {
         let bytes = text.as_bytes();
         let whole = take(bytes, bytes.len());

@@ -1,8 +1,11 @@
-//! A load generator: connections of a user-level stack, which cost a server's machine less than the kernel's, so that the client is not the limit.
+//! A load generator: connections of a user-level stack, which cost a server's machine less than the
+//! kernel's, so that the client is not the limit.
 //!
-//! Each shard has a part of the connections, each of which is a task that does one operation after the other ([`Workload`]). In a closed loop the next begins when the
-//! one before it is over. With a rate ([`Plan::rate`]) operations have times at which they are meant to begin, whoever is late: latency counts from there, so that a server
-//! that stands still for a second is seen by all operations of that second and not by those alone that were under way (no coordinated omission).
+//! Each shard has a part of the connections, each of which is a task that does one operation after
+//! the other ([`Workload`]). In a closed loop the next begins when the one before it is over. With
+//! a rate ([`Plan::rate`]) operations have times at which they are meant to begin, whoever is late:
+//! latency counts from there, so that a server that stands still for a second is seen by all
+//! operations of that second and not by those alone that were under way (no coordinated omission).
 //!
 //! ```
 //! use millrace_load::{LinkSpec, Plan, Target, Workload};

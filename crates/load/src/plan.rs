@@ -68,7 +68,8 @@ impl FromStr for Workload {
 pub enum Closes {
     /// The server, once it has answered.
     Server,
-    /// The generator, once it has the answer. It resets the connection, so that its port is free at once.
+    /// The generator, once it has the answer. It resets the connection, so that its port is free at
+    /// once.
     Client,
 }
 
@@ -124,7 +125,8 @@ pub struct Plan {
     pub target: Target,
     /// What the generator's stack is on.
     pub link: LinkSpec,
-    /// Its addresses, with the lengths of their prefixes; connections come from one after the other.
+    /// Its addresses, with the lengths of their prefixes; connections come from one after the
+    /// other.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The kernel's addresses at the other end of a TAP device.
     pub hosts: Vec<(IpAddr, u8)>,
@@ -136,7 +138,8 @@ pub struct Plan {
     pub shards: u16,
     /// Connections at once, of all shards.
     pub connections: u32,
-    /// Operations per second that begin, of all shards, whether those before them are over or not; none is a closed loop.
+    /// Operations per second that begin, of all shards, whether those before them are over or not;
+    /// none is a closed loop.
     pub rate: Option<f64>,
     /// How long it runs before it counts.
     pub warm_up: Duration,
@@ -151,7 +154,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// One connection for ten seconds after half a second of warm-up, over a TAP device with a free name: the generator is 10.9.0.2, the kernel 10.9.0.1.
+    /// One connection for ten seconds after half a second of warm-up, over a TAP device with a free
+    /// name: the generator is 10.9.0.2, the kernel 10.9.0.1.
     pub fn new(workload: Workload, target: Target) -> Plan {
         Plan {
             workload,

@@ -30,7 +30,8 @@ enum Told {
 /// Does what is planned; `progress` hears of it once a second.
 ///
 /// # Errors
-/// What does not fit, what does not open, and [`Error::Silence`] when nothing has come of the warm-up but failures, or of the whole run nothing at all.
+/// What does not fit, what does not open, and [`Error::Silence`] when nothing has come of the
+/// warm-up but failures, or of the whole run nothing at all.
 pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Report, Error> {
     check(plan)?;
     let shared = Arc::new(plan.clone());

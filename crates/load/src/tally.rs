@@ -140,7 +140,8 @@ pub struct Report {
     pub machine: Option<Interval>,
     /// Operations that were meant to begin and had not when it was over; of an open loop.
     pub overdue: u64,
-    /// Frames that were lost at this end since the link was opened, where it tells (AF_XDP): those that came and were not taken in time, and those that the device took and dropped.
+    /// Frames that were lost at this end since the link was opened, where it tells (AF_XDP): those
+    /// that came and were not taken in time, and those that the device took and dropped.
     pub dropped: [u64; 2],
     latency_ns: Histogram<u64>,
     plan: Plan,
@@ -173,7 +174,8 @@ impl Report {
         self.bytes.map(|bytes| bytes as f64 * 8e-9 / self.seconds)
     }
 
-    /// The latency in microseconds that this part (0 to 1) of all operations did not exceed; 0 if there were none.
+    /// The latency in microseconds that this part (0 to 1) of all operations did not exceed; 0 if
+    /// there were none.
     pub fn latency_us(&self, part: f64) -> f64 {
         us(self.latency_ns.value_at_quantile(part))
     }

@@ -30,7 +30,8 @@ pub(crate) struct Work {
     stack: Stack,
     shard: u32,
     pub(crate) tally: RefCell<Tally>,
-    /// Of an open loop: when the first operation is meant to begin, and how many have been given out since.
+    /// Of an open loop: when the first operation is meant to begin, and how many have been given
+    /// out since.
     schedule: Cell<(Instant, u64)>,
     request: Vec<u8>,
 }
@@ -60,7 +61,8 @@ impl Work {
         })
     }
 
-    /// Waits until the last of the addresses may be used: those of IPv6 are asked for first (RFC 4862 5.4).
+    /// Waits until the last of the addresses may be used: those of IPv6 are asked for first (RFC
+    /// 4862 5.4).
     async fn addresses(&self) {
         let last = self.plan.addresses.last().map(|(last, _)| *last);
         let from = last.map(|last| SocketAddr::new(last, 0));

@@ -1,4 +1,5 @@
-//! The core of a load generator: connections that send 64 bytes and wait for them to come back, each a task; the server's latencies, and what it cost here.
+//! The core of a load generator: connections that send 64 bytes and wait for them to come back,
+//! each a task; the server's latencies, and what it cost here.
 //!
 //! ```text
 //! load IP:PORT [CONNECTIONS] [SECONDS]      # as root: a TAP device; the kernel is 10.77.0.1, this is 10.77.0.2

@@ -1,4 +1,5 @@
-//! Two stacks in memory that say 64 bytes to each other in turn: what tasks cost beside direct calls.
+//! Two stacks in memory that say 64 bytes to each other in turn: what tasks cost beside direct
+//! calls.
 //!
 //! ```text
 //! pingpong direct 100000

@@ -1,11 +1,13 @@
-//! A protocol of one's own in virtual time, from a seed: the same seed gives the same frames at the same times, so that what went wrong once goes wrong again.
+//! Runs a protocol of one's own in virtual time. The same seed gives the same frames at the same
+//! times, so a run that failed fails again.
 //!
 //! ```text
 //! simulate 100          # seeds 0 to 99, each twice; the first that fails is named
 //! ```
 //!
-//! The protocol adds numbers: a request has an identity and an amount (8 bytes each), the answer is the sum so far. Who gets no answer in time asks again on a new
-//! connection, so the server must remember what it has done. Leave that out (`known`) and seeds fail.
+//! The protocol adds numbers: a request has an identity and an amount (8 bytes each), the answer is
+//! the sum so far. Who gets no answer in time asks again on a new connection, so the server must
+//! remember what it has done. Leave that out (`known`) and seeds fail.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -90,7 +92,7 @@ impl World {
         })
     }
 
-    /// What arrives now, and what the hosts have to say to it. When there is more; never, if nothing is left to happen.
+    /// Delivers what arrives now. Returns when to call again, or nothing at the end.
     fn step(&mut self, now: Instant) -> Option<Instant> {
         for host in &self.hosts {
             host.set_now(now);

@@ -1,4 +1,5 @@
-//! HTTPS: rustls over the stack, a task for each connection. Every request is answered with what was agreed on and what was asked.
+//! HTTPS: rustls over the stack, a task for each connection. Every request is answered with what
+//! was agreed on and what was asked.
 //!
 //! ```text
 //! openssl req -x509 -newkey ed25519 -nodes -days 30 -keyout key.pem -out cert.pem -subj /CN=millrace -addext subjectAltName=IP:10.77.0.2
@@ -6,7 +7,8 @@
 //! curl --cacert cert.pem https://10.77.0.2/
 //! ```
 //!
-//! With the feature `tokio` a [`TcpStream`] has that crate's I/O traits, which is all that tokio-rustls wants of it: no runtime of its own runs here.
+//! With the feature `tokio` a [`TcpStream`] has that crate's I/O traits, which is all that
+//! tokio-rustls wants of it: no runtime of its own runs here.
 
 use std::error::Error;
 use std::io;
@@ -55,7 +57,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// A server with this certificate (the issuers' behind it, if there are any), for HTTP/1.1 over TLS 1.2 and 1.3.
+/// A server with this certificate (the issuers' behind it, if there are any), for HTTP/1.1 over TLS
+/// 1.2 and 1.3.
 fn configure(certificate: &str, key: &str) -> Result<ServerConfig, Box<dyn Error>> {
     let told = |file: &str, error: &dyn Error| format!("{file}: {error}");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate)

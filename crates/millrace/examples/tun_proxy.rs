@@ -1,12 +1,14 @@
-//! Carries all TCP and UDP of a network namespace to the kernel's sockets of another: a sandbox's way out, without NAT and without a route.
+//! Carries all TCP and UDP of a network namespace to the kernel's sockets of another: a sandbox's
+//! way out, without NAT and without a route.
 //!
 //! ```text
 //! ip netns add sandbox
-//! tun_proxy --netns sandbox &            # makes the device mr0 in it, with the default routes of both families
+//! tun_proxy --netns sandbox &            # makes mr0 in it, with default routes of both families
 //! ip netns exec sandbox curl http://...
 //! ```
 //!
-//! A connection is answered once whoever was meant has answered; who refuses is refused. Without `--netns` the device is made here; `--shards N` spreads the flows over N threads.
+//! A connection is answered once whoever was meant has answered; who refuses is refused. Without
+//! `--netns` the device is made here; `--shards N` spreads the flows over N threads.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -78,7 +80,8 @@ async fn serve_datagrams(stack: Stack, datagrams: UdpSocket) -> Result<Infallibl
     }
 }
 
-/// The device, with default routes that lead to it. It belongs to the namespace in which it is made; its descriptors to nobody's.
+/// The device, with default routes that lead to it. It belongs to the namespace in which it is
+/// made; its descriptors to nobody's.
 fn open(netns: Option<&str>, queues: u16) -> std::result::Result<Link, Box<dyn Error>> {
     let enter =
         |there: &File| move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network));
@@ -161,7 +164,7 @@ async fn carry_back(from: &Descriptor<KernelStream>, to: &TcpStream) -> Result<(
     }
 }
 
-/// Carries one flow of datagrams: `inside` speaks as who was meant, a socket of the kernel's with them.
+/// Carries one flow of datagrams between `inside` and a socket of the kernel.
 async fn carry_flow(stack: Stack, inside: UdpSocket, to: SocketAddr, first: Vec<u8>) -> Result<()> {
     let any = ["[::]:0", "0.0.0.0:0"][usize::from(to.is_ipv4())];
     let outside = std::net::UdpSocket::bind(any)?;

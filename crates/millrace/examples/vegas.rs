@@ -1,11 +1,13 @@
-//! A congestion control from outside of the stack: TCP Vegas (Brakmo and Peterson, 1995), which goes by the round trip and not by loss. It keeps two to four segments
-//! waiting in the queue of the narrowest link, where CUBIC fills it.
+//! A congestion control from outside of the stack: TCP Vegas (Brakmo and Peterson, 1995), which
+//! goes by the round trip and not by loss. It keeps two to four segments waiting in the queue of
+//! the narrowest link, where CUBIC fills it.
 //!
 //! ```text
 //! vegas            # a path of 20 Mbit/s and 40 ms with room for four times what it holds, simulated, under both
 //! ```
 //!
-//! A real stack takes it by `Builder::add_congestion`, and then for all connections (`Builder::congestion`) or for some (`TcpOptions::congestion`).
+//! A real stack takes it by `Builder::add_congestion`, and then for all connections
+//! (`Builder::congestion`) or for some (`TcpOptions::congestion`).
 
 use millrace::congestion::{Acked, Controller, Custom, Window};
 use millrace::{Algorithm, Instant};
@@ -28,7 +30,8 @@ struct Vegas {
     least_us: u32,
     /// The round ends when this is acknowledged, a stream offset.
     end: u64,
-    /// In slow start the window grows in every other round only, so that what it did is seen before it grows again.
+    /// In slow start the window grows in every other round only, so that what it did is seen before
+    /// it grows again.
     grows: bool,
 }
 
@@ -42,7 +45,8 @@ impl Vegas {
         }
     }
 
-    /// Once a round trip: what of the window waits somewhere, in segments, and what follows from it.
+    /// Once a round trip: what of the window waits somewhere, in segments, and what follows from
+    /// it.
     fn judge(&mut self, window: &mut Window, mss: u32) {
         let extra_us = u64::from(self.least_us - self.base_us);
         let waits = u64::from(window.cwnd) * extra_us / (u64::from(self.least_us) * u64::from(mss));
@@ -91,7 +95,8 @@ impl Controller for Vegas {
     }
 }
 
-/// Goodput in thousandths of what the path carries, and the round trip in its last seconds, in milliseconds.
+/// Goodput in thousandths of what the path carries, and the round trip in its last seconds, in
+/// milliseconds.
 fn measure(algorithm: Algorithm) -> (u64, u32) {
     let scenario = Scenario {
         algorithm,

@@ -5,7 +5,8 @@
 //! curl http://10.77.0.2/
 //! ```
 //!
-//! Files are read anew for each request by the shard's own thread, which is right for what is in the page cache and wrong for a slow disk.
+//! Files are read anew for each request by the shard's own thread, which is right for what is in
+//! the page cache and wrong for a slow disk.
 
 use std::error::Error;
 use std::io::{self, Read};

@@ -208,7 +208,8 @@ pub use millrace_shard::Egress;
 #[doc(inline)]
 pub use millrace_shard::SocketId;
 
-/// What the calls of [`crate::Sockets`] return; sockets return [`std::io::Error`] with the same number.
+/// What the calls of [`crate::Sockets`] return; sockets return [`std::io::Error`] with the same
+/// number.
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
@@ -299,7 +300,8 @@ pub use millrace_shard::Poll;
 #[doc(inline)]
 pub use millrace_shard::TCP_INFO_LEN;
 
-/// A congestion control: [`crate::Builder::congestion`], [`crate::TcpOptions::congestion`], [`crate::TcpStream::set_congestion`].
+/// A congestion control: [`crate::Builder::congestion`], [`crate::TcpOptions::congestion`],
+/// [`crate::TcpStream::set_congestion`].
 ///
 /// ```
 /// let stack = millrace::Builder::new().congestion(millrace::Algorithm::NewReno).build()?;

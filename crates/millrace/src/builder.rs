@@ -14,7 +14,8 @@ use crate::plan::{LINKS_MAX, Plan, Ready, unlike};
 use crate::stack::Stack;
 use crate::tasks::Remote;
 
-/// What a stack is to be. Every setting has a default that works; without a link and an address it serves loopback.
+/// What a stack is to be. Every setting has a default that works; without a link and an address it
+/// serves loopback.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -166,9 +167,10 @@ impl Builder {
         Builder::default()
     }
 
-    /// A link. May be said again, for a host on several networks: what [`Builder::address`], [`Builder::route`], [`Builder::gateway`] and [`Builder::mtu`] say is of the link that
-    /// was said last, or of the first one if none was said yet. [`Link::none`] adds none. The front page has what several links mean to sockets:
-    /// [Several links](crate#several-links).
+    /// A link. May be said again, for a host on several networks: what [`Builder::address`],
+    /// [`Builder::route`], [`Builder::gateway`] and [`Builder::mtu`] say is of the link that was
+    /// said last, or of the first one if none was said yet. [`Link::none`] adds none. The front
+    /// page has what several links mean to sockets: [Several links](crate#several-links).
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -202,8 +204,8 @@ impl Builder {
         self.plans.last_mut().expect("there is one from the start")
     }
 
-    /// An address of the host on the link that was said last, one at least on each. What is in its prefix of so many bits is on the link; no other link has the same prefix. May be
-    /// said again.
+    /// An address of the host on the link that was said last, one at least on each. What is in its
+    /// prefix of so many bits is on the link; no other link has the same prefix. May be said again.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -220,8 +222,9 @@ impl Builder {
         self
     }
 
-    /// What begins with these bits is behind that neighbour on the link that was said last. May be said again; the longest prefix of all links counts, and among equals that of the
-    /// link that was said first.
+    /// What begins with these bits is behind that neighbour on the link that was said last. May be
+    /// said again; the longest prefix of all links counts, and among equals that of the link that
+    /// was said first.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -245,8 +248,9 @@ impl Builder {
         self
     }
 
-    /// Everything that is on no link and has no route is behind that neighbour on the link that was said last. Each link answers by its own: a peer that is heard on one without a way
-    /// back gets no answer.
+    /// Everything that is on no link and has no route is behind that neighbour on the link that was
+    /// said last. Each link answers by its own: a peer that is heard on one without a way back gets
+    /// no answer.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -282,7 +286,8 @@ impl Builder {
         self
     }
 
-    /// The largest IP packet in bytes on the link that was said last, if it is to be smaller than the link's.
+    /// The largest IP packet in bytes on the link that was said last, if it is to be smaller than
+    /// the link's.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -296,9 +301,10 @@ impl Builder {
         self
     }
 
-    /// Whether packets to any address are for this host: on a link where everything that leaves somebody else arrives here, such as a TUN device that a namespace has
-    /// as its default route. [`crate::TcpListener::anywhere`] and [`crate::UdpSocket::anywhere`] then hear all of it. It holds for all links; the answer leaves by the link by which
-    /// it was asked for.
+    /// Whether packets to any address are for this host: on a link where everything that leaves
+    /// somebody else arrives here, such as a TUN device that a namespace has as its default route.
+    /// [`crate::TcpListener::anywhere`] and [`crate::UdpSocket::anywhere`] then hear all of it. It
+    /// holds for all links; the answer leaves by the link by which it was asked for.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -342,7 +348,8 @@ impl Builder {
         self
     }
 
-    /// Adds a congestion control of your own: what is returned stands for it on this builder's stacks ([`Builder::congestion`], [`crate::TcpOptions::congestion`],
+    /// Adds a congestion control of your own: what is returned stands for it on this builder's
+    /// stacks ([`Builder::congestion`], [`crate::TcpOptions::congestion`],
     /// [`crate::TcpStream::set_congestion`]). See [`crate::congestion`] for how to write one.
     ///
     /// ```
@@ -386,7 +393,8 @@ impl Builder {
         self
     }
 
-    /// Whether the largest segment that a path carries is looked for without the help of routers (RFC 4821).
+    /// Whether the largest segment that a path carries is looked for without the help of routers
+    /// (RFC 4821).
     ///
     /// ```
     /// let stack = millrace::Builder::new().mtu_probing(millrace::MtuProbing::Always).build()?;
@@ -397,7 +405,8 @@ impl Builder {
         self
     }
 
-    /// The limits of every table and pool; they are shared out among the shards of an engine, and among the links of a stack.
+    /// The limits of every table and pool; they are shared out among the shards of an engine, and
+    /// among the links of a stack.
     ///
     /// ```
     /// let limits = millrace::Limits { sockets: 16, ..millrace::Limits::default() };
@@ -422,7 +431,8 @@ impl Builder {
         self
     }
 
-    /// Timers, retries and all else that holds for every connection; [`Builder::congestion`] and the like change single things of it.
+    /// Timers, retries and all else that holds for every connection; [`Builder::congestion`] and
+    /// the like change single things of it.
     ///
     /// ```
     /// let mut config = millrace::TcpConfig::default();
@@ -435,7 +445,8 @@ impl Builder {
         self
     }
 
-    /// Bytes that received data may take; 1 GiB by default. They are shared out among the shards of an engine, and among the links of a stack. What does not fit is not acknowledged.
+    /// Bytes that received data may take; 1 GiB by default. They are shared out among the shards of
+    /// an engine, and among the links of a stack. What does not fit is not acknowledged.
     ///
     /// ```
     /// let stack = millrace::Builder::new().receive_memory(64 << 20).build()?;
@@ -447,7 +458,8 @@ impl Builder {
         self
     }
 
-    /// Keys for hashes, initial sequence numbers and ports. By default they are drawn anew; say them only for runs that must repeat.
+    /// Keys for hashes, initial sequence numbers and ports. By default they are drawn anew; say
+    /// them only for runs that must repeat.
     ///
     /// ```
     /// // Twice the same run.

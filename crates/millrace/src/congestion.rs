@@ -1,7 +1,10 @@
-//! Congestion control of a program's own: a type that is a [`Controller`], and a [`Custom`] that names it and makes one for each connection.
+//! Congestion control of a program's own: a type that is a [`Controller`], and a [`Custom`] that
+//! names it and makes one for each connection.
 //!
-//! Loss recovery, pacing and the rest stay as they are for all: an algorithm sees each acknowledgement of a window that is in use, each reduction and each time-out, and moves the
-//! window. [`crate::Builder::add_congestion`] takes it; then it can be chosen like any: [`crate::Builder::congestion`], [`crate::TcpOptions::congestion`],
+//! Loss recovery, pacing and the rest stay as they are for all: an algorithm sees each
+//! acknowledgement of a window that is in use, each reduction and each time-out, and moves the
+//! window. [`crate::Builder::add_congestion`] takes it; then it can be chosen like any:
+//! [`crate::Builder::congestion`], [`crate::TcpOptions::congestion`],
 //! [`crate::TcpStream::set_congestion`].
 //!
 //! ```

@@ -1,4 +1,5 @@
-//! What a stack is made of, once for each link: the shard, its link, its clock, and who waits for what.
+//! What a stack is made of, once for each link: the shard, its link, its clock, and who waits for
+//! what.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -54,7 +55,8 @@ impl Waiting {
     }
 }
 
-/// The tasks that wait for one side of a socket. Who was woken is remembered: it is mostly the same who waits next, and need not be counted anew.
+/// The tasks that wait for one side of a socket. Who was woken is remembered: it is mostly the same
+/// who waits next, and need not be counted anew.
 #[derive(Debug, Default)]
 struct Waiters {
     wakers: Vec<Waker>,
@@ -102,7 +104,8 @@ impl Waiters {
 pub struct LinkErrors {
     /// Reads and writes of frames that failed. What they carried is lost as on any link.
     pub refused: u64,
-    /// What the system said last, as errno; 0 for nothing. Of several links, the last one that has something to say.
+    /// What the system said last, as errno; 0 for nothing. Of several links, the last one that has
+    /// something to say.
     pub last: i32,
     /// Frames for another shard of the engine that it did not take in time.
     pub handed_dropped: u64,
@@ -155,7 +158,8 @@ pub(crate) struct Core {
     pub(crate) peers: Option<Peers>,
 }
 
-/// Those of a stack, one for each link. Most stacks have one: it is found without a search, and goes round no loop.
+/// Those of a stack, one for each link. Most stacks have one: it is found without a search, and
+/// goes round no loop.
 pub(crate) struct Cores {
     first: RefCell<Core>,
     more: Box<[RefCell<Core>]>,
@@ -290,7 +294,8 @@ impl Core {
         self.wake()
     }
 
-    /// Takes in what has come and runs what is due; returns how much that was. Where a stack of one link calls it there is no other call.
+    /// Takes in what has come and runs what is due; returns how much that was. Where a stack of one
+    /// link calls it there is no other call.
     #[inline(always)]
     fn take_in(&mut self) -> usize {
         self.read_clock();
@@ -571,7 +576,8 @@ impl Egress for Outlet<'_> {
     }
 }
 
-/// The way out of a stack without a link: what is for itself turns round inside, and nothing else is routed.
+/// The way out of a stack without a link: what is for itself turns round inside, and nothing else
+/// is routed.
 struct Nowhere;
 
 impl Egress for Nowhere {

@@ -39,7 +39,8 @@ impl Watched {
     }
 }
 
-/// Something of the kernel's with a descriptor, so that a task can wait for it beside the stack's own sockets. It must not block: set that before.
+/// Something of the kernel's with a descriptor, so that a task can wait for it beside the stack's
+/// own sockets. It must not block: set that before.
 ///
 /// ```
 /// use std::io::{Read, Write};

@@ -88,9 +88,11 @@ pub(crate) fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the engine has ended")
 }
 
-/// Stacks on threads of their own, which share the addresses of their links: each has a queue of each link, and the flows whose tag is its.
+/// Stacks on threads of their own, which share the addresses of their links: each has a queue of
+/// each link, and the flows whose tag is its.
 ///
-/// A server binds a listener on every shard; each accepts the connections that are its own. A connection that a shard makes comes back to it.
+/// A server binds a listener on every shard; each accepts the connections that are its own. A
+/// connection that a shard makes comes back to it.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -112,8 +114,8 @@ pub struct Engine {
 }
 
 impl Builder {
-    /// Starts `shards` threads (1 to 64) with a stack each, and on each the task that `main` makes of its stack and its number. Each link needs a queue
-    /// for each; limits are shared out.
+    /// Starts `shards` threads (1 to 64) with a stack each, and on each the task that `main` makes
+    /// of its stack and its number. Each link needs a queue for each; limits are shared out.
     ///
     /// ```
     /// let engine = millrace::Builder::new().start(2, |stack, shard| async move {
@@ -210,7 +212,8 @@ impl Shard {
     }
 }
 
-/// Lets go of a shard's sockets and tasks when its thread ends, however it does: tasks hold their stack, so nobody else would.
+/// Lets go of a shard's sockets and tasks when its thread ends, however it does: tasks hold their
+/// stack, so nobody else would.
 struct End<'a>(&'a Shard);
 
 impl Drop for End<'_> {
@@ -243,7 +246,8 @@ fn serve(shard: &Shard, jobs: &Receiver<Job>, stop: &AtomicBool) {
 }
 
 impl Engine {
-    /// Waits until the first task of every shard is over, and ends the engine. Tasks that are left are dropped.
+    /// Waits until the first task of every shard is over, and ends the engine. Tasks that are left
+    /// are dropped.
     ///
     /// ```
     /// let engine = millrace::Builder::new().start(1, |stack, _| async move {

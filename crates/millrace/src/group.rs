@@ -1,4 +1,5 @@
-//! Sockets that are one to the program: one on each link, at an address that all of them have, or a single one.
+//! Sockets that are one to the program: one on each link, at an address that all of them have, or a
+//! single one.
 
 use std::cell::Cell;
 use std::io;
@@ -28,7 +29,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// One on each link that `address` is on. With port 0 all have the one that the first finds free.
+    /// One on each link that `address` is on. With port 0 all have the one that the first finds
+    /// free.
     pub(crate) fn bind(
         stack: &Stack,
         address: SocketAddr,

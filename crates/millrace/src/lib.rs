@@ -1,7 +1,8 @@
 //! A TCP/IP stack inside your program.
 //!
-//! A [`Stack`] is a host: it has addresses on a [`Link`] or several, and sockets that read like those of [`std::net`]. It runs on the thread that made it, makes no
-//! system calls but those of its links, and shares nothing with anybody.
+//! A [`Stack`] is a host: it has addresses on a [`Link`] or several, and sockets that read like
+//! those of [`std::net`]. It runs on the thread that made it, makes no system calls but those of
+//! its links, and shares nothing with anybody.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -20,8 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This page is the book in short; each chapter names the types that have the rest. Every item has an example, and all of them run: what looks like a network in them is the
-//! stack's own loopback, or two stacks in one program.
+//! This page is the book in short; each chapter names the types that have the rest. Every item has
+//! an example, and all of them run: what looks like a network in them is the stack's own loopback,
+//! or two stacks in one program.
 //!
 //! 1. [The stack](#the-stack): a host, its link, and who makes it work
 //! 2. [Several links](#several-links): a host on several networks
@@ -38,11 +40,14 @@
 //!
 //! # The stack
 //!
-//! [`Builder`] says what a host has: a [`Link`] (TAP, TUN, a network device by packet socket, macvtap or AF_XDP, a pair in memory, one of the caller's), addresses, routes. [`Builder::build`]
+//! [`Builder`] says what a host has: a [`Link`] (TAP, TUN, a network device by packet socket,
+//! macvtap or AF_XDP, a pair in memory, one of the caller's), addresses, routes. [`Builder::build`]
 //! makes a [`Stack`] of it, which does nothing by itself. One of three things makes it work:
 //! - **a call that blocks**: one thing at a time; while the call waits, the stack works;
 //! - **tasks**, in [`Stack::block_on`] or [`Stack::run`];
-//! - **a loop of your own**: [`Stack::poll`] does what there is to do, [`Stack::wait`] (or [`Stack::descriptor`] and [`Stack::deadline`]) says when there is more, and the `try_` calls never wait.
+//! - **a loop of your own**: [`Stack::poll`] does what there is to do, [`Stack::wait`] (or
+//!   [`Stack::descriptor`] and [`Stack::deadline`]) says when there is more, and the `try_` calls
+//!   never wait.
 //!
 //! ```
 //! let stack = millrace::Builder::new().build()?;
@@ -55,16 +60,26 @@
 //!
 //! # Several links
 //!
-//! [`Builder::link`] may be said again; addresses, routes and an MTU are of the link that was said before them. Links of every kind go together, and each keeps its own neighbours, MTU and offloads.
-//! - **Listening** ([`TcpListener::bind`], [`UdpSocket::bind`]) at the unspecified address hears all links, and takes from each in turn; at an address, the link that has it. Port 0 is one that is free on all of them.
-//!   A multicast group is heard on all links that the socket is on.
-//! - **Connecting and sending** goes to the host itself if the address is its own; or else by the link with the longest prefix, of its networks or its routes, and among equals the one that was said first. No way is
-//!   `ENETUNREACH`. A source that is bound chooses its link, and then that link's routes count alone: an address is of one link and is heard nowhere else (the strong model of RFC 1122 3.3.4.2), so there is nothing
-//!   between two links' addresses in one host (`ENETUNREACH`). Loopback is with the first link. A connection stays on its link, and is answered by it: give each link a way to whoever may come by it.
-//! - **One link alone** is what [`Stack::on_link`] gives: a handle whose sockets are on that link, whatever other ways there are. [`Received::link`] says by which link a datagram came; a link-local address of IPv6 says it,
-//!   too, by its scope, which counts links from 1.
-//! - **Limits** and receive memory are shared out among the links in equal parts, so that a stack never holds more than it was given. [`Stack::counters`], [`Stack::usage`] and [`Stack::link_errors`] are of all links, or on a handle
-//!   of one link of that one. [`Stack::poll`], [`Stack::wait`], [`Stack::deadline`] and [`Stack::descriptor`] are of all.
+//! [`Builder::link`] may be said again; addresses, routes and an MTU are of the link that was said
+//! before them. Links of every kind go together, and each keeps its own neighbours, MTU and
+//! offloads.
+//! - **Listening** ([`TcpListener::bind`], [`UdpSocket::bind`]) at the unspecified address hears
+//!   all links, and takes from each in turn; at an address, the link that has it. Port 0 is one
+//!   that is free on all of them. A multicast group is heard on all links that the socket is on.
+//! - **Connecting and sending** goes to the host itself if the address is its own; or else by the
+//!   link with the longest prefix, of its networks or its routes, and among equals the one that was
+//!   said first. No way is `ENETUNREACH`. A source that is bound chooses its link, and then that
+//!   link's routes count alone: an address is of one link and is heard nowhere else (the strong
+//!   model of RFC 1122 3.3.4.2), so there is nothing between two links' addresses in one host
+//!   (`ENETUNREACH`). Loopback is with the first link. A connection stays on its link, and is
+//!   answered by it: give each link a way to whoever may come by it.
+//! - **One link alone** is what [`Stack::on_link`] gives: a handle whose sockets are on that link,
+//!   whatever other ways there are. [`Received::link`] says by which link a datagram came; a
+//!   link-local address of IPv6 says it, too, by its scope, which counts links from 1.
+//! - **Limits** and receive memory are shared out among the links in equal parts, so that a stack
+//!   never holds more than it was given. [`Stack::counters`], [`Stack::usage`] and
+//!   [`Stack::link_errors`] are of all links, or on a handle of one link of that one.
+//!   [`Stack::poll`], [`Stack::wait`], [`Stack::deadline`] and [`Stack::descriptor`] are of all.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -88,8 +103,11 @@
 //!
 //! # The engine
 //!
-//! An [`Engine`] has a stack on each of several threads, one for each queue of each link. They share the links' addresses; a connection is one shard's for as long as it lives, and a server binds its listener on
-//! every shard. A program that has threads of its own takes [`Builder::parts`]. The sockets of [`shared`] are for any thread, at the price of two wake-ups and a copy for each call.
+//! An [`Engine`] has a stack on each of several threads, one for each queue of each link. They
+//! share the links' addresses; a connection is one shard's for as long as it lives, and a server
+//! binds its listener on every shard. A program that has threads of its own takes
+//! [`Builder::parts`]. The sockets of [`shared`] are for any thread, at the price of two wake-ups
+//! and a copy for each call.
 //!
 //! ```
 //! let engine = millrace::Builder::new().start(2, |stack, _shard| async move {
@@ -103,8 +121,9 @@
 //!
 //! # TCP
 //!
-//! [`TcpListener`] and [`TcpStream`] read like those of the standard library, and take the stack as their first argument. A stream is [`Read`](std::io::Read) and [`Write`](std::io::Write). Dropped, it is closed:
-//! what was written is still sent as long as the stack works.
+//! [`TcpListener`] and [`TcpStream`] read like those of the standard library, and take the stack as
+//! their first argument. A stream is [`Read`](std::io::Read) and [`Write`](std::io::Write).
+//! Dropped, it is closed: what was written is still sent as long as the stack works.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -119,8 +138,9 @@
 //!
 //! # UDP
 //!
-//! A [`UdpSocket`] has a port of the host's ([`UdpSocket::bind`]), or a peer ([`UdpSocket::connected`]). What is known of a datagram beside its bytes is a [`Received`]; what can be said of one that is sent, a
-//! [`SendTo`].
+//! A [`UdpSocket`] has a port of the host's ([`UdpSocket::bind`]), or a peer
+//! ([`UdpSocket::connected`]). What is known of a datagram beside its bytes is a [`Received`]; what
+//! can be said of one that is sent, a [`SendTo`].
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
@@ -133,8 +153,11 @@
 //!
 //! # Tasks
 //!
-//! [`Stack::spawn`] and [`Stack::block_on`] run plain futures on the stack's own thread; what ends in `_async` is made for them, and what begins with `poll_` is for futures of your own. They need not be `Send`. [`Stack::sleep`] and
-//! [`Stack::timeout`] are timers, [`Descriptor`] waits for a descriptor of the kernel's. With the features `futures` and `tokio` a [`TcpStream`] has those crates' I/O traits.
+//! [`Stack::spawn`] and [`Stack::block_on`] run plain futures on the stack's own thread; what ends
+//! in `_async` is made for them, and what begins with `poll_` is for futures of your own. They need
+//! not be `Send`. [`Stack::sleep`] and [`Stack::timeout`] are timers, [`Descriptor`] waits for a
+//! descriptor of the kernel's. With the features `futures` and `tokio` a [`TcpStream`] has those
+//! crates' I/O traits.
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
@@ -147,8 +170,9 @@
 //!
 //! # Zero-copy
 //!
-//! Bytes that have come lie in rings of the stack's: [`TcpStream::read_with`] shows them, and the program says how many it has read. [`TcpStream::write_with`] shows where bytes will be sent from, for the program to
-//! write them there. Both are two pieces, since a ring wraps.
+//! Bytes that have come lie in rings of the stack's: [`TcpStream::read_with`] shows them, and the
+//! program says how many it has read. [`TcpStream::write_with`] shows where bytes will be sent
+//! from, for the program to write them there. Both are two pieces, since a ring wraps.
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
@@ -166,8 +190,12 @@
 //!
 //! # Options
 //!
-//! Each option has a setter and a getter, such as [`TcpStream::set_keepalive_time`] and [`TcpStream::keepalive_time`]; a value out of range is an error. For bindings, [`Opt`] has every option with its
-//! value as Linux has it, and [`Sockets::set_option`] sets it. A socket can begin with [`Options`] ([`TcpOptions`] for TCP), and connections inherit those of their listener. What holds for all connections of a host is in [`TcpConfig`]; [`congestion`] is for algorithms of your own.
+//! Each option has a setter and a getter, such as [`TcpStream::set_keepalive_time`] and
+//! [`TcpStream::keepalive_time`]; a value out of range is an error. For bindings, [`Opt`] has every
+//! option with its value as Linux has it, and [`Sockets::set_option`] sets it. A socket can begin
+//! with [`Options`] ([`TcpOptions`] for TCP), and connections inherit those of their listener. What
+//! holds for all connections of a host is in [`TcpConfig`]; [`congestion`] is for algorithms of
+//! your own.
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
@@ -180,9 +208,12 @@
 //!
 //! # Any address
 //!
-//! With [`Builder::any_address`] packets to whatever address are for the stack, on a TUN device that is somebody's default route (`tun:NAME`; `tun:NAME,attach` takes no privilege). [`TcpListener::anywhere`] accepts for whoever was
-//! meant; with [`TcpListener::anywhere_asking`] each SYN is an [`Incoming`] that has no answer until the program says so. [`UdpSocket::anywhere`] hears the first datagram of each flow, [`UdpSocket::answering`] speaks for
-//! who was meant.
+//! With [`Builder::any_address`] packets to whatever address are for the stack, on a TUN device
+//! that is somebody's default route (`tun:NAME`; `tun:NAME,attach` takes no privilege).
+//! [`TcpListener::anywhere`] accepts for whoever was meant; with [`TcpListener::anywhere_asking`]
+//! each SYN is an [`Incoming`] that has no answer until the program says so.
+//! [`UdpSocket::anywhere`] hears the first datagram of each flow, [`UdpSocket::answering`] speaks
+//! for who was meant.
 //!
 //! ```
 //! # let link = millrace::Link::packets(1500);
@@ -200,8 +231,11 @@
 //!
 //! # Limits
 //!
-//! Everything that a stack keeps is bounded: [`Limits`] (sockets, half-open connections, TIME-WAIT, memory to send from, ...), [`Builder::receive_memory`], and [`Buffers`] of one connection. At a limit the new is refused and the old is kept,
-//! and it is counted: [`Stack::counters`]; [`Stack::usage`] says what is in use. A connection that is idle holds no buffer. Reading is what opens the peer's window: a program that does not read is not sent to.
+//! Everything that a stack keeps is bounded: [`Limits`] (sockets, half-open connections, TIME-WAIT,
+//! memory to send from, ...), [`Builder::receive_memory`], and [`Buffers`] of one connection. At a
+//! limit the new is refused and the old is kept, and it is counted: [`Stack::counters`];
+//! [`Stack::usage`] says what is in use. A connection that is idle holds no buffer. Reading is what
+//! opens the peer's window: a program that does not read is not sent to.
 //!
 //! ```
 //! let limits = millrace::Limits { sockets: 1, ..millrace::Limits::default() };
@@ -213,8 +247,11 @@
 //!
 //! # Errors
 //!
-//! A call on a socket fails with [`std::io::Error`], whose [`raw_os_error`](std::io::Error::raw_os_error) is the number that Linux gives for the same; what a connection dies of is told once, to the first who asks. A
-//! stack that cannot be made says why by a [`BuildError`], a link by a [`LinkError`]. What links lose is no error of a call: [`Stack::link_errors`] counts it.
+//! A call on a socket fails with [`std::io::Error`], whose
+//! [`raw_os_error`](std::io::Error::raw_os_error) is the number that Linux gives for the same; what
+//! a connection dies of is told once, to the first who asks. A stack that cannot be made says why
+//! by a [`BuildError`], a link by a [`LinkError`]. What links lose is no error of a call:
+//! [`Stack::link_errors`] counts it.
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
@@ -225,8 +262,11 @@
 //!
 //! # Time and frames of one's own
 //!
-//! [`Builder::manual_clock`], [`Link::manual`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told, for tests and simulation; [`Link::packets`] is the same without frames, and [`Link::custom`]
-//! takes a [`Port`] of your own. A binding for another language takes [`Stack::with_sockets`], which lends the socket calls that all of the above are made of ([`Sockets`]), and [`Builder::parts`] for threads that somebody else has.
+//! [`Builder::manual_clock`], [`Link::manual`], [`Stack::input`] and [`Stack::transmit`] make a
+//! host that does nothing but what it is told, for tests and simulation; [`Link::packets`] is the
+//! same without frames, and [`Link::custom`] takes a [`Port`] of your own. A binding for another
+//! language takes [`Stack::with_sockets`], which lends the socket calls that all of the above are
+//! made of ([`Sockets`]), and [`Builder::parts`] for threads that somebody else has.
 //!
 //! ```
 //! # let link = millrace::Link::packets(1500);
@@ -264,7 +304,8 @@ mod tasks;
 mod traits;
 mod udp;
 pub mod xdp;
-/// User-level messages: ports with queues of requests and completions, between processes of one host by shared memory, or over Ethernet.
+/// User-level messages: ports with queues of requests and completions, between processes of one
+/// host by shared memory, or over Ethernet.
 ///
 /// ```
 /// use millrace::fabric::{Channel, Limits, Payload, PortName, shm::{Directory, Port}};

@@ -42,7 +42,8 @@ pub struct Link {
     manual: Option<Capabilities>,
 }
 
-/// The link that a stack is to be on, before it is opened: a kind and a device, as on the command line.
+/// The link that a stack is to be on, before it is opened: a kind and a device, as on the command
+/// line.
 ///
 /// ```
 /// use millrace::LinkSpec;
@@ -115,7 +116,8 @@ impl Link {
         }
     }
 
-    /// The caller's own: frames come by [`crate::Stack::input`] and leave by [`crate::Stack::transmit`], whose [`crate::Egress`] can do this.
+    /// The caller's own: frames come by [`crate::Stack::input`] and leave by
+    /// [`crate::Stack::transmit`], whose [`crate::Egress`] can do this.
     ///
     /// ```
     /// use millrace::{Capabilities, Mac};
@@ -142,8 +144,9 @@ impl Link {
         }
     }
 
-    /// The caller's own, for IP packets of up to `mtu` bytes without frames. They come and leave as with [`Link::manual`], behind an Ethernet header whose addresses
-    /// mean nothing and whose type (the last two of its 14 bytes) is that of the packet. Nobody is asked where anybody is.
+    /// The caller's own, for IP packets of up to `mtu` bytes without frames. They come and leave as
+    /// with [`Link::manual`], behind an Ethernet header whose addresses mean nothing and whose type
+    /// (the last two of its 14 bytes) is that of the packet. Nobody is asked where anybody is.
     ///
     /// ```
     /// let stack = millrace::Builder::new()
@@ -211,7 +214,8 @@ impl Link {
         })
     }
 
-    /// Two links that lead to each other in memory, for packets of up to `mtu` bytes. They cannot be waited for: poll both ends in turn.
+    /// Two links that lead to each other in memory, for packets of up to `mtu` bytes. They cannot
+    /// be waited for: poll both ends in turn.
     ///
     /// ```
     /// let (one, other) = millrace::Link::pair(1500);

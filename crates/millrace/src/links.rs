@@ -11,7 +11,8 @@ use crate::core::{Core, LinkErrors};
 use crate::stack::{Stack, system};
 
 impl Stack {
-    /// How many links it has, or this handle means. A stack without a link has its loopback in the place of one.
+    /// How many links it has, or this handle means. A stack without a link has its loopback in the
+    /// place of one.
     ///
     /// ```
     /// let stack = millrace::Builder::new().build()?;
@@ -22,9 +23,11 @@ impl Stack {
         self.span().len()
     }
 
-    /// The same stack, with one of its links alone: the one that the builder was told as number `link`, from 0 on. Sockets that are made with this handle are on that link, whatever
-    /// other ways there are (`SO_BINDTODEVICE`); [`Stack::input`], [`Stack::transmit`], [`Stack::with_sockets`] and what belongs to it, and what is counted, are that link's. It works,
-    /// waits and runs tasks as any other handle.
+    /// The same stack, with one of its links alone: the one that the builder was told as number
+    /// `link`, from 0 on. Sockets that are made with this handle are on that link, whatever other
+    /// ways there are (`SO_BINDTODEVICE`); [`Stack::input`], [`Stack::transmit`],
+    /// [`Stack::with_sockets`] and what belongs to it, and what is counted, are that link's. It
+    /// works, waits and runs tasks as any other handle.
     ///
     /// ```
     /// let stack = millrace::Builder::new()
@@ -132,8 +135,10 @@ impl Stack {
         self.with(|core| core.shard.config().any_address)
     }
 
-    /// The link by which packets from `local`, which may be unspecified, go to `remote`: that of the address if it is ours; that of the source if it is bound, since an address is
-    /// of one link here (RFC 1122 3.3.4.2, the strong model); or else the one that leads nearest to it. What leads nowhere is left to the first one to refuse.
+    /// The link by which packets from `local`, which may be unspecified, go to `remote`: that of
+    /// the address if it is ours; that of the source if it is bound, since an address is of one
+    /// link here (RFC 1122 3.3.4.2, the strong model); or else the one that leads nearest to it.
+    /// What leads nowhere is left to the first one to refuse.
     pub(crate) fn towards(&self, local: IpAddr, remote: SocketAddr) -> Result<usize, Error> {
         let span = self.span();
         if span.len() == 1 {
@@ -156,7 +161,8 @@ impl Stack {
         }
     }
 
-    /// The link that a link-local address says it is on (RFC 4007 6), counted from 1 as the kernel's interfaces are.
+    /// The link that a link-local address says it is on (RFC 4007 6), counted from 1 as the
+    /// kernel's interfaces are.
     fn scope(&self, remote: SocketAddr) -> Option<usize> {
         match remote {
             SocketAddr::V6(remote) if remote.ip().is_unicast_link_local() => {
@@ -237,7 +243,8 @@ impl Stack {
         all
     }
 
-    /// Shows every socket, half-open connection and connection in TIME-WAIT to `visit`, as `ss` would, one link after the other. `visit` must leave the stack alone.
+    /// Shows every socket, half-open connection and connection in TIME-WAIT to `visit`, as `ss`
+    /// would, one link after the other. `visit` must leave the stack alone.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

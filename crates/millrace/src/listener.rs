@@ -62,7 +62,8 @@ impl TcpOptions {
         self
     }
 
-    /// Of a listener, how many connections wait to be accepted, 0 to 4096; one more does, as on Linux.
+    /// Of a listener, how many connections wait to be accepted, 0 to 4096; one more does, as on
+    /// Linux.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -147,7 +148,8 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at an address of the stack's. Port 0 takes a free one. `SO_REUSEADDR` is on, as [`std::net::TcpListener`] has it.
+    /// Listens at an address of the stack's. Port 0 takes a free one. `SO_REUSEADDR` is on, as
+    /// [`std::net::TcpListener`] has it.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -205,8 +207,8 @@ impl TcpListener {
         })
     }
 
-    /// Listens at every address and port of [`crate::Builder::any_address`] that no other listener is at. Who was meant is
-    /// [`TcpStream::local_addr`].
+    /// Listens at every address and port of [`crate::Builder::any_address`] that no other listener
+    /// is at. Who was meant is [`TcpStream::local_addr`].
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
@@ -228,8 +230,9 @@ impl TcpListener {
         TcpListener::anywhere_with(stack, options, false)
     }
 
-    /// As [`TcpListener::anywhere`], and the program says of each connection whether it is wanted: until then its SYN has no answer.
-    /// [`TcpListener::request_async`] in place of [`TcpListener::accept`].
+    /// As [`TcpListener::anywhere`], and the program says of each connection whether it is wanted:
+    /// until then its SYN has no answer. [`TcpListener::request_async`] in place of
+    /// [`TcpListener::accept`].
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);

@@ -165,7 +165,8 @@ mod fin_wait {
     }
 }
 
-/// A setter and a getter for each option, with an example of both. The line `$make` of the example has a socket of the type.
+/// A setter and a getter for each option, with an example of both. The line `$make` of the example
+/// has a socket of the type.
 macro_rules! typed {
     ($type:ty, $make:literal; $(
         $(#[doc = $doc:literal])+
@@ -217,24 +218,30 @@ macro_rules! stream_options {
             Cork(bool) by same: set_cork("true"), cork;
             /// `SO_KEEPALIVE`: a silent peer is asked for a sign of life.
             KeepAlive(bool) by same: set_keepalive("true"), keepalive;
-            /// `TCP_KEEPIDLE`: how long the peer is silent before it is asked. Whole seconds, 1 to 32,767.
+            /// `TCP_KEEPIDLE`: how long the peer is silent before it is asked. Whole seconds, 1 to
+            /// 32,767.
             KeepIdle(Duration) by seconds: set_keepalive_time("std::time::Duration::from_secs(60)"), keepalive_time;
             /// `TCP_KEEPINTVL`: between two such questions. Whole seconds, 1 to 32,767.
             KeepInterval(Duration) by seconds: set_keepalive_interval("std::time::Duration::from_secs(5)"), keepalive_interval;
-            /// `TCP_KEEPCNT`: how many of them have no answer before the connection is given up, 1 to 127.
+            /// `TCP_KEEPCNT`: how many of them have no answer before the connection is given up, 1
+            /// to 127.
             KeepCount(u8) by same: set_keepalive_retries("3"), keepalive_retries;
-            /// `SO_LINGER`: zero resets the connection when it is closed. Another time changes nothing here: a close does not wait.
+            /// `SO_LINGER`: zero resets the connection when it is closed. Another time changes
+            /// nothing here: a close does not wait.
             Linger(Option<Duration>) by linger: set_linger("Some(std::time::Duration::ZERO)"), linger;
-            /// `TCP_USER_TIMEOUT`: how long written bytes may stay without an acknowledgement; `None` is the host's default.
+            /// `TCP_USER_TIMEOUT`: how long written bytes may stay without an acknowledgement;
+            /// `None` is the host's default.
             UserTimeout(Option<Duration>) by some_millis: set_user_timeout("Some(std::time::Duration::from_secs(20))"), user_timeout;
-            /// `TCP_LINGER2`: how long a closed connection waits for the peer's end; `None` is the host's default.
+            /// `TCP_LINGER2`: how long a closed connection waits for the peer's end; `None` is the
+            /// host's default.
             Linger2(Option<Duration>) by fin_wait: set_fin_wait_timeout("Some(std::time::Duration::from_secs(5))"), fin_wait_timeout;
             /// `TCP_SYNCNT`: how often a SYN is repeated, 1 to 127.
             SynCount(u8) by same: set_syn_retries("3"), syn_retries;
             /// `TCP_QUICKACK`: whether acknowledgements leave at once. It reads as what holds now.
             QuickAck(bool) by same: set_quickack("true"), quickack;
-            /// `TCP_DEFER_ACCEPT`: a connection reaches accept only with payload, or once so many seconds have passed. As on Linux they are rounded
-            /// up to a time at which the SYN-ACK is repeated.
+            /// `TCP_DEFER_ACCEPT`: a connection reaches accept only with payload, or once so many
+            /// seconds have passed. As on Linux they are rounded up to a time at which the SYN-ACK
+            /// is repeated.
             DeferAccept(Option<Duration>) by some_seconds: set_defer_accept("Some(std::time::Duration::from_secs(3))"), defer_accept;
             /// `TCP_NOTSENT_LOWAT`: how many bytes may wait unsent.
             NotSentLowWater(Option<u32>) by nonzero: set_notsent_low_water("Some(16_384)"), notsent_low_water;
@@ -242,7 +249,8 @@ macro_rules! stream_options {
             ReceiveLowWater(u32) by same: set_recv_low_water("512"), recv_low_water;
             /// `SO_MAX_PACING_RATE`: no faster than so many bytes a second.
             MaxPacingRate(Option<u64>) by rate: set_max_pacing_rate("Some(1_000_000)"), max_pacing_rate;
-            /// `TCP_CONGESTION`. `EINVAL` for one that was added to another stack ([`crate::Builder::add_congestion`]).
+            /// `TCP_CONGESTION`. `EINVAL` for one that was added to another stack
+            /// ([`crate::Builder::add_congestion`]).
             Congestion(Algorithm) by same: set_congestion("millrace::Algorithm::Bbr"), congestion;
             /// `TCP_FASTOPEN_NO_COOKIE`: payload on a SYN needs none.
             FastOpenNoCookie(bool) by same: set_fast_open_no_cookie("true"), fast_open_no_cookie;
@@ -256,9 +264,11 @@ macro_rules! stream_options {
 macro_rules! common_options {
     ($type:ty, $make:literal) => {
         typed! { $type, $make;
-            /// `SO_RCVBUF`, in bytes. As on Linux, the getter tells twice as many, and the buffer is no longer tuned.
+            /// `SO_RCVBUF`, in bytes. As on Linux, the getter tells twice as many, and the buffer
+            /// is no longer tuned.
             ReceiveBuffer(u32) by same: set_recv_buffer_size("1 << 20"), recv_buffer_size;
-            /// `SO_SNDBUF`, in bytes. As on Linux, the getter tells twice as many, and the buffer is no longer tuned.
+            /// `SO_SNDBUF`, in bytes. As on Linux, the getter tells twice as many, and the buffer
+            /// is no longer tuned.
             SendBuffer(u32) by same: set_send_buffer_size("1 << 20"), send_buffer_size;
             /// `IP_TOS`: DSCP in the upper six bits.
             Tos(u8) by same: set_tos("0x10"), tos;
@@ -279,7 +289,8 @@ common_options! { shared::TcpStream, "# let engine = millrace::Builder::new().st
 common_options! { UdpSocket, "# let stack = millrace::Builder::new().build()?; let socket = millrace::UdpSocket::bind(&stack, \"127.0.0.1:53\")?;" }
 
 typed! { TcpListener, "# let stack = millrace::Builder::new().build()?; let socket = millrace::TcpListener::bind(&stack, \"127.0.0.1:80\")?;";
-    /// `TCP_FASTOPEN`: how many connections may be open before their handshake is complete; 0 is off.
+    /// `TCP_FASTOPEN`: how many connections may be open before their handshake is complete; 0 is
+    /// off.
     FastOpen(u16) by same: set_fast_open("16"), fast_open;
     /// `TCP_MAXSEG`, in bytes, 88 to 32,767, of the connections that come; `None` is the link's.
     MaxSegment(Option<u16>) by nonzero: set_max_segment("Some(1000)"), max_segment;

@@ -34,8 +34,10 @@ pub struct Part {
 }
 
 impl Builder {
-    /// The stacks of `shards` shards (1 to 64) that share the links' addresses, for threads of the caller's; [`Builder::start`] has them on threads of its own. Each link
-    /// needs a queue for each; limits are shared out. Every one of them has to run: what is meant for one that does not is lost.
+    /// The stacks of `shards` shards (1 to 64) that share the links' addresses, for threads of the
+    /// caller's; [`Builder::start`] has them on threads of its own. Each link needs a queue for
+    /// each; limits are shared out. Every one of them has to run: what is meant for one that does
+    /// not is lost.
     ///
     /// ```
     /// let parts = millrace::Builder::new().parts(2)?;
@@ -115,7 +117,8 @@ impl Builder {
 }
 
 impl Part {
-    /// Opens the descriptor that the stack will wait with: after that [`Part::stack`] cannot fail. A part that could not be prepared is as it was, and may be later.
+    /// Opens the descriptor that the stack will wait with: after that [`Part::stack`] cannot fail.
+    /// A part that could not be prepared is as it was, and may be later.
     ///
     /// ```
     /// let mut parts = millrace::Builder::new().parts(2)?;

@@ -1,6 +1,8 @@
-//! The other shards of an engine: frames that came to the wrong one, and flows that one has another hand over.
+//! The other shards of an engine: frames that came to the wrong one, and flows that one has another
+//! hand over.
 //!
-//! They are few: what a shard sends teaches a TAP device, as it teaches a NIC that steers by flow, which queue answers belong to.
+//! They are few: what a shard sends teaches a TAP device, as it teaches a NIC that steers by flow,
+//! which queue answers belong to.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -190,7 +192,8 @@ impl Peers {
         }
     }
 
-    /// Hands over what the shard's sockets have said to those of others, and wakes who was given something. Flows that are over need not be handed over any more.
+    /// Hands over what the shard's sockets have said to those of others, and wakes who was given
+    /// something. Flows that are over need not be handed over any more.
     pub(crate) fn flush(&mut self, shard: &mut Shard<HeapMemory>) {
         for flow in shard.take_unpinned() {
             if let Some(owner) = self.pins.over(&flow) {

@@ -1,6 +1,8 @@
-//! Connections from a port that the program chose, whose answers come to another shard of the engine: that one is asked to hand them over.
+//! Connections from a port that the program chose, whose answers come to another shard of the
+//! engine: that one is asked to hand them over.
 //!
-//! It is asked before anything is sent, so that it never takes an answer for a stranger's. Asking is done in a task: what other shards ask for is done meanwhile.
+//! It is asked before anything is sent, so that it never takes an answer for a stranger's. Asking
+//! is done in a task: what other shards ask for is done meanwhile.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -84,7 +86,8 @@ impl Pins {
         pinned.asking += 1;
     }
 
-    /// One who asked has opened it, or gives it up. With the shard that is to be told if nobody has it now.
+    /// One who asked has opened it, or gives it up. With the shard that is to be told if nobody has
+    /// it now.
     fn asked(&mut self, flow: &Flow, opened: bool) -> Option<u16> {
         let pinned = self.flows.get_mut(flow)?;
         pinned.asking -= 1;
@@ -130,7 +133,8 @@ pub(crate) async fn open_bound(
     Ok(())
 }
 
-/// Ready when the shard that the flow is pinned at has agreed, or refused; the pin goes with this unless the connection was opened.
+/// Ready when the shard that the flow is pinned at has agreed, or refused; the pin goes with this
+/// unless the connection was opened.
 struct Asking {
     stack: Stack,
     flow: Flow,
@@ -139,7 +143,8 @@ struct Asking {
 }
 
 impl Asking {
-    /// Asks for the connection from the bound socket `id` to `remote`; none if its answers come here by themselves.
+    /// Asks for the connection from the bound socket `id` to `remote`; none if its answers come
+    /// here by themselves.
     fn new(stack: &Stack, id: SocketId, remote: SocketAddr) -> Option<Asking> {
         stack.with(|core| {
             let (owner, flow) = match core.shard.leads_elsewhere(id, remote) {

@@ -1,5 +1,6 @@
-//! What a binding needs that has sockets of its own kind, and a loop of its own. A number names a socket of one link: of a stack of several it is the first, and that of the handle
-//! if it is one of [`Stack::on_link`].
+//! What a binding needs that has sockets of its own kind, and a loop of its own. A number names a
+//! socket of one link: of a stack of several it is the first, and that of the handle if it is one
+//! of [`Stack::on_link`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,8 +15,10 @@ use crate::sockets::Sockets;
 use crate::stack::Stack;
 
 impl Stack {
-    /// Lends the sockets by their numbers, at the time of the last [`Stack::poll`] or [`Stack::read_clock`]. Those made there are closed there; what they say leaves with the
-    /// next poll. `body` must leave the stack alone. They are those of one link, and a number means nothing on another: the first link, or that of [`Stack::on_link`].
+    /// Lends the sockets by their numbers, at the time of the last [`Stack::poll`] or
+    /// [`Stack::read_clock`]. Those made there are closed there; what they say leaves with the next
+    /// poll. `body` must leave the stack alone. They are those of one link, and a number means
+    /// nothing on another: the first link, or that of [`Stack::on_link`].
     ///
     /// ```
     /// let stack = millrace::Builder::new().build()?;
@@ -28,8 +31,9 @@ impl Stack {
         self.with(|core| body(&mut Sockets::of(core)))
     }
 
-    /// Begins to connect a bound socket, whichever shard of the engine the answers come to: another one has to agree to hand them over first, and nothing is sent before.
-    /// Dropped while it waits for that, it leaves the socket bound.
+    /// Begins to connect a bound socket, whichever shard of the engine the answers come to: another
+    /// one has to agree to hand them over first, and nothing is sent before. Dropped while it waits
+    /// for that, it leaves the socket bound.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -42,8 +46,9 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// Those of `connect`. [`Error::AddressNotAvailable`] if the other shard has a connection with these ends, or is no more; [`Error::NoMemory`] if it hands over as many
-    /// flows as it may have sockets.
+    /// Those of `connect`. [`Error::AddressNotAvailable`] if the other shard has a connection with
+    /// these ends, or is no more; [`Error::NoMemory`] if it hands over as many flows as it may have
+    /// sockets.
     pub fn connect_bound(
         &self,
         id: SocketId,
@@ -53,7 +58,8 @@ impl Stack {
         async move { open_bound(&stack, id, remote).await }
     }
 
-    /// What ends [`Stack::wait`] and [`Stack::wait_for_news`] from any thread: for futures that are polled by hand.
+    /// What ends [`Stack::wait`] and [`Stack::wait_for_news`] from any thread: for futures that are
+    /// polled by hand.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -68,7 +74,8 @@ impl Stack {
         Waker::from(self.remote())
     }
 
-    /// Reads the clock, unless it is the caller's: for requests that may come long after the last poll.
+    /// Reads the clock, unless it is the caller's: for requests that may come long after the last
+    /// poll.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -83,7 +90,8 @@ impl Stack {
         })
     }
 
-    /// Waits for a frame, a wake-up from another thread or a descriptor that a task waits for, `at_most` so long: as [`Stack::wait`], without regard to timers and tasks.
+    /// Waits for a frame, a wake-up from another thread or a descriptor that a task waits for,
+    /// `at_most` so long: as [`Stack::wait`], without regard to timers and tasks.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -112,7 +120,8 @@ impl Stack {
         self.inner.cores.transmit();
     }
 
-    /// Whether [`Stack::poll`] keeps which sockets of [`Stack::with_sockets`]'s link have changed, for [`Stack::take_changed`]; by default it tells its tasks, and forgets.
+    /// Whether [`Stack::poll`] keeps which sockets of [`Stack::with_sockets`]'s link have changed,
+    /// for [`Stack::take_changed`]; by default it tells its tasks, and forgets.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -133,7 +142,8 @@ impl Stack {
         self.with(|core| core.keep_changed(on));
     }
 
-    /// Gives the sockets of [`Stack::with_sockets`]'s link that have changed since the last time to `take`, each once for every poll that changed it.
+    /// Gives the sockets of [`Stack::with_sockets`]'s link that have changed since the last time to
+    /// `take`, each once for every poll that changed it.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

@@ -1,8 +1,11 @@
 //! Sockets for any thread: `Send` and `Sync`, and blocking.
 //!
-//! Each belongs to a shard of an [`crate::Engine`], whose thread does the work; a call hands its bytes over and waits. That costs two wake-ups and a copy, so it is
-//! for programs that have threads anyway, not for the last microsecond: what runs as a task on the shard itself needs neither. On a shard's own thread they return
-//! [`io::ErrorKind::Deadlock`]. They wait for ever, unless `set_read_timeout`, `set_write_timeout` or `set_nonblocking` say otherwise, as those of [`std::net`].
+//! Each belongs to a shard of an [`crate::Engine`], whose thread does the work; a call hands its
+//! bytes over and waits. That costs two wake-ups and a copy, so it is for programs that have
+//! threads anyway, not for the last microsecond: what runs as a task on the shard itself needs
+//! neither. On a shard's own thread they return [`io::ErrorKind::Deadlock`]. They wait for ever,
+//! unless `set_read_timeout`, `set_write_timeout` or `set_nonblocking` say otherwise, as those of
+//! [`std::net`].
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -124,7 +127,8 @@ impl TcpListener {
     /// ```
     ///
     /// # Errors
-    /// Those of [`crate::TcpListener::accept`]; [`io::ErrorKind::NotConnected`] when the engine has ended.
+    /// Those of [`crate::TcpListener::accept`]; [`io::ErrorKind::NotConnected`] when the engine has
+    /// ended.
     pub fn accept(&self) -> Accepted {
         self.accepted.take(self.patience.of(Side::Read))?
     }
@@ -346,7 +350,8 @@ impl TcpStream {
         )
     }
 
-    /// Whether calls return [`io::ErrorKind::WouldBlock`] instead of waiting for the network; they wait for the shard's answer all the same. For all threads that have the socket.
+    /// Whether calls return [`io::ErrorKind::WouldBlock`] instead of waiting for the network; they
+    /// wait for the shard's answer all the same. For all threads that have the socket.
     ///
     /// ```
     /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
@@ -362,7 +367,8 @@ impl TcpStream {
         self.patience.set_nonblocking(on);
     }
 
-    /// How long what reads waits at most: for ever by default. Then it returns [`io::ErrorKind::WouldBlock`], as the standard library's sockets do here.
+    /// How long what reads waits at most: for ever by default. Then it returns
+    /// [`io::ErrorKind::WouldBlock`], as the standard library's sockets do here.
     ///
     /// ```
     /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;

@@ -1,4 +1,5 @@
-//! The socket calls that all sockets are made of, by numbers: for bindings that have sockets of their own kind.
+//! The socket calls that all sockets are made of, by numbers: for bindings that have sockets of
+//! their own kind.
 
 use std::net::Ipv4Addr;
 
@@ -10,8 +11,10 @@ use crate::socket::OWNER;
 mod datagrams;
 mod stream;
 
-/// The sockets of a stack by their numbers, which [`crate::Stack::with_sockets`] lends: Linux's calls, for a binding whose programs hold sockets of another kind. Nothing waits
-/// here: what would is [`Error::WouldBlock`], and [`crate::Stack::take_changed`] says when it is worth another try. What a call asks for leaves with the stack's next poll.
+/// The sockets of a stack by their numbers, which [`crate::Stack::with_sockets`] lends: Linux's
+/// calls, for a binding whose programs hold sockets of another kind. Nothing waits here: what would
+/// is [`Error::WouldBlock`], and [`crate::Stack::take_changed`] says when it is worth another try.
+/// What a call asks for leaves with the stack's next poll.
 ///
 /// ```
 /// use millrace::{Error, How, Options};
@@ -55,7 +58,8 @@ impl<'a> Sockets<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TooManySockets`]; [`Error::Invalid`] for a congestion control that the stack has not.
+    /// [`Error::TooManySockets`]; [`Error::Invalid`] for a congestion control that the stack has
+    /// not.
     #[inline]
     pub fn stream(&mut self, options: &Options) -> Result<SocketId, Error> {
         self.core.shard.socket(OWNER, options)
@@ -193,7 +197,8 @@ impl<'a> Sockets<'a> {
         self.core.shard.shutdown(id, how, self.core.now)
     }
 
-    /// Closes a socket: the number is gone. What was written is still sent, unless received bytes were left unread or `SO_LINGER` is 0: then the connection is reset (RFC 2525 2.17).
+    /// Closes a socket: the number is gone. What was written is still sent, unless received bytes
+    /// were left unread or `SO_LINGER` is 0: then the connection is reset (RFC 2525 2.17).
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

@@ -31,13 +31,16 @@ const EVENTS: usize = 64;
 /// Descriptors that tasks wait for, by place.
 type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 
-/// A host's TCP/IP on the thread that made it. Clones are the same stack; it ends with the last of them and of its sockets. Tasks that are not over hold theirs:
-/// [`Stack::cancel_tasks`] lets go of them.
+/// A host's TCP/IP on the thread that made it. Clones are the same stack; it ends with the last of
+/// them and of its sockets. Tasks that are not over hold theirs: [`Stack::cancel_tasks`] lets go of
+/// them.
 ///
 /// It does nothing by itself. One of these makes it work:
-/// - a blocking call of a socket ([`std::io::Read`], [`crate::TcpListener::accept`], ...), until it has its answer;
+/// - a blocking call of a socket ([`std::io::Read`], [`crate::TcpListener::accept`], ...), until it
+///   has its answer;
 /// - [`Stack::block_on`] and [`Stack::run`], which run tasks;
-/// - a loop of your own of [`Stack::poll`] and [`Stack::wait`], or of [`Stack::poll_at`] with a clock of your own.
+/// - a loop of your own of [`Stack::poll`] and [`Stack::wait`], or of [`Stack::poll_at`] with a
+///   clock of your own.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,8 +78,9 @@ pub(crate) struct Inner {
     pub(crate) cores: Cores,
     tasks: Tasks,
     epoll: OwnedFd,
-    /// Whether the links are in there, too: there are several, or somebody waits for [`Stack::descriptor`]. If they are not, a frame that comes while the stack works has nobody to
-    /// tell, which is cheaper for whoever sends it.
+    /// Whether the links are in there, too: there are several, or somebody waits for
+    /// [`Stack::descriptor`]. If they are not, a frame that comes while the stack works has nobody
+    /// to tell, which is cheaper for whoever sends it.
     has_links: Cell<bool>,
     watching: RefCell<Watching>,
     /// Sockets that were dropped while their link was borrowed.
@@ -118,8 +122,8 @@ impl Stack {
         }
     }
 
-    /// Does what there is to do now: frames in, timers, tasks, frames out. Returns how much that was; 0 means that it is time for [`Stack::wait`].
-    /// Never waits.
+    /// Does what there is to do now: frames in, timers, tasks, frames out. Returns how much that
+    /// was; 0 means that it is time for [`Stack::wait`]. Never waits.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -139,8 +143,9 @@ impl Stack {
         })
     }
 
-    /// As [`Stack::poll`] at a time of the caller's, for a stack that was made with [`crate::Builder::manual_clock`]. Time does not go back: an earlier one is
-    /// taken for the last.
+    /// As [`Stack::poll`] at a time of the caller's, for a stack that was made with
+    /// [`crate::Builder::manual_clock`]. Time does not go back: an earlier one is taken for the
+    /// last.
     ///
     /// ```
     /// # use millrace::Instant;
@@ -173,8 +178,9 @@ impl Stack {
         self.inner.cores.set_now(now);
     }
 
-    /// Takes in one frame of the caller's, at the time of the last [`Stack::set_now`]. What it gives rise to leaves with [`Stack::transmit`]. It comes by the first link; by another, on
-    /// a handle of [`Stack::on_link`].
+    /// Takes in one frame of the caller's, at the time of the last [`Stack::set_now`]. What it
+    /// gives rise to leaves with [`Stack::transmit`]. It comes by the first link; by another, on a
+    /// handle of [`Stack::on_link`].
     ///
     /// ```
     /// # use millrace::Instant;
@@ -199,8 +205,9 @@ impl Stack {
         });
     }
 
-    /// Runs timers and tasks, and gives all that may leave now to the caller; the link, if there is one, gets none of it. That is what leaves by the first link; by another, on a
-    /// handle of [`Stack::on_link`].
+    /// Runs timers and tasks, and gives all that may leave now to the caller; the link, if there is
+    /// one, gets none of it. That is what leaves by the first link; by another, on a handle of
+    /// [`Stack::on_link`].
     ///
     /// ```
     /// # use millrace::Instant;
@@ -278,8 +285,8 @@ impl Stack {
         self.with(|core| core.now)
     }
 
-    /// Waits until there is something to do: a frame, a timer, a wake-up from another thread; for `at_most` so long. Returns at once if the link cannot be waited
-    /// for.
+    /// Waits until there is something to do: a frame, a timer, a wake-up from another thread; for
+    /// `at_most` so long. Returns at once if the link cannot be waited for.
     ///
     /// ```
     /// use std::time::Duration;
@@ -359,7 +366,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Takes what the kernel has to say, waiting for it so long; wakes those whose descriptors it is about.
+    /// Takes what the kernel has to say, waiting for it so long; wakes those whose descriptors it
+    /// is about.
     fn take_events(&self, timeout: Option<&Timespec>) -> io::Result<()> {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         let (events, _) = epoll::wait(&self.inner.epoll, &mut events, timeout)?;
@@ -410,7 +418,8 @@ impl Stack {
         }
     }
 
-    /// A descriptor that is readable when [`Stack::poll`] has something to do on any link, for a loop of your own around `epoll`; look at [`Stack::deadline`] as well.
+    /// A descriptor that is readable when [`Stack::poll`] has something to do on any link, for a
+    /// loop of your own around `epoll`; look at [`Stack::deadline`] as well.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -558,7 +567,8 @@ impl Stack {
         self.inner.tasks.clear();
     }
 
-    /// The congestion control of this name: the stack's own as Linux names them, or one that was added ([`crate::Builder::add_congestion`]).
+    /// The congestion control of this name: the stack's own as Linux names them, or one that was
+    /// added ([`crate::Builder::add_congestion`]).
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

@@ -18,10 +18,12 @@ use crate::stack::{Stack, system};
 
 /// A connection, as [`std::net::TcpStream`].
 ///
-/// It has three ways to be used. [`Read`] and [`Write`] wait, running the stack meanwhile, unless [`TcpStream::set_nonblocking`] says otherwise. What ends in
-/// `_async` is for tasks. [`TcpStream::read_with`] and [`TcpStream::write_with`] show the bytes where they are, uncopied.
+/// It has three ways to be used. [`Read`] and [`Write`] wait, running the stack meanwhile, unless
+/// [`TcpStream::set_nonblocking`] says otherwise. What ends in `_async` is for tasks.
+/// [`TcpStream::read_with`] and [`TcpStream::write_with`] show the bytes where they are, uncopied.
 ///
-/// Dropped, it is closed: what was written is still sent, unless received bytes were left unread, which resets the connection (RFC 2525 2.17).
+/// Dropped, it is closed: what was written is still sent, unless received bytes were left unread,
+/// which resets the connection (RFC 2525 2.17).
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -78,7 +80,8 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// Those of [`TcpStream::connect`]; [`io::ErrorKind::TimedOut`], [`io::ErrorKind::InvalidInput`] for no time at all.
+    /// Those of [`TcpStream::connect`]; [`io::ErrorKind::TimedOut`],
+    /// [`io::ErrorKind::InvalidInput`] for no time at all.
     pub fn connect_timeout(
         stack: &Stack,
         address: &SocketAddr,
@@ -112,7 +115,8 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// Begins to connect: [`TcpStream::connected_async`] or the first read or write says how it went.
+    /// Begins to connect: [`TcpStream::connected_async`] or the first read or write says how it
+    /// went.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -133,7 +137,9 @@ impl TcpStream {
         TcpStream::connect_nonblocking_from(stack, None, address, options)
     }
 
-    /// As [`TcpStream::connect_nonblocking`], from a local address, which chooses its link; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
+    /// As [`TcpStream::connect_nonblocking`], from a local address, which chooses its link; its
+    /// address may be unspecified and its port 0, which takes a free one whose answers come to this
+    /// shard.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -145,8 +151,10 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// Those of [`TcpStream::connect_nonblocking`] and of `bind`. `EADDRNOTAVAIL` for a port from which the peer's answers would come to another shard of the engine, of N shards that is
-    /// so for N - 1 in N: [`TcpStream::connect_from`] has that shard hand them over, which this cannot wait for. Nothing is sent then.
+    /// Those of [`TcpStream::connect_nonblocking`] and of `bind`. `EADDRNOTAVAIL` for a port from
+    /// which the peer's answers would come to another shard of the engine, of N shards that is so
+    /// for N - 1 in N: [`TcpStream::connect_from`] has that shard hand them over, which this cannot
+    /// wait for. Nothing is sent then.
     pub fn connect_nonblocking_from(
         stack: &Stack,
         local: Option<SocketAddr>,
@@ -176,7 +184,8 @@ impl TcpStream {
         })
     }
 
-    /// Connects from a local address and a port, whichever shard the answers come to: that one hands them over to this. Waits until it is connected.
+    /// Connects from a local address and a port, whichever shard the answers come to: that one
+    /// hands them over to this. Waits until it is connected.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -187,8 +196,9 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// Those of [`TcpStream::connect`] and of `bind`. `EADDRNOTAVAIL` if the other shard has a connection with these ends, or is no more; `ENOBUFS` if it hands over as many
-    /// flows as it may have sockets.
+    /// Those of [`TcpStream::connect`] and of `bind`. `EADDRNOTAVAIL` if the other shard has a
+    /// connection with these ends, or is no more; `ENOBUFS` if it hands over as many flows as it
+    /// may have sockets.
     pub fn connect_from(
         stack: &Stack,
         local: SocketAddr,
@@ -314,7 +324,8 @@ impl TcpStream {
             .map_err(system)
     }
 
-    /// Queues bytes to send, as many as there is room for. Never waits. They leave when the stack runs.
+    /// Queues bytes to send, as many as there is room for. Never waits. They leave when the stack
+    /// runs.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -328,7 +339,8 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// `EAGAIN` when there is no room or no connection yet; `EPIPE`; what the connection died of, once.
+    /// `EAGAIN` when there is no room or no connection yet; `EPIPE`; what the connection died of,
+    /// once.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.socket
             .stack
@@ -336,8 +348,9 @@ impl TcpStream {
             .map_err(system)
     }
 
-    /// Shows what has come to `take`, where it is, in the two pieces that a ring has; what `take` returns is how many bytes of it were read. No bytes mean the
-    /// end of the stream. `take` must leave the stack and its sockets alone. Never waits.
+    /// Shows what has come to `take`, where it is, in the two pieces that a ring has; what `take`
+    /// returns is how many bytes of it were read. No bytes mean the end of the stream. `take` must
+    /// leave the stack and its sockets alone. Never waits.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -364,8 +377,9 @@ impl TcpStream {
             .map_err(system)
     }
 
-    /// Has `fill` write up to `len` bytes where they will be sent from, in the two pieces that a ring has; what `fill` returns is how many it wrote. `fill` must leave
-    /// the stack and its sockets alone. Never waits.
+    /// Has `fill` write up to `len` bytes where they will be sent from, in the two pieces that a
+    /// ring has; what `fill` returns is how many it wrote. `fill` must leave the stack and its
+    /// sockets alone. Never waits.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

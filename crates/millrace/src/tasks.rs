@@ -24,7 +24,8 @@ type Key = (u32, u32);
 type Ready = Rc<RefCell<VecDeque<Key>>>;
 
 thread_local! {
-    /// The executor whose turn it is on this thread, by its number: wake-ups of its tasks need no lock.
+    /// The executor whose turn it is on this thread, by its number: wake-ups of its tasks need no
+    /// lock.
     static CURRENT: RefCell<Option<(u64, Ready)>> = const { RefCell::new(None) };
 }
 

@@ -54,9 +54,11 @@ pub struct Received {
     pub from: SocketAddr,
     /// The address and port that it was sent to.
     pub to: SocketAddr,
-    /// Datagrams that were dropped before it for want of room, since the socket was made, modulo 2^32 (`SO_RXQ_OVFL`).
+    /// Datagrams that were dropped before it for want of room, since the socket was made, modulo
+    /// 2^32 (`SO_RXQ_OVFL`).
     pub dropped: u32,
-    /// The link by which it came, from 0 on in the order in which the builder was told of them: see [`Stack::on_link`].
+    /// The link by which it came, from 0 on in the order in which the builder was told of them: see
+    /// [`Stack::on_link`].
     pub link: usize,
 }
 
@@ -137,8 +139,9 @@ impl UdpSocket {
         })
     }
 
-    /// A socket that hears every datagram which no other one does, to whatever address and port it was sent: see [`crate::Builder::any_address`]. It cannot send:
-    /// [`UdpSocket::answering`] makes one that can.
+    /// A socket that hears every datagram which no other one does, to whatever address and port it
+    /// was sent: see [`crate::Builder::any_address`]. It cannot send: [`UdpSocket::answering`]
+    /// makes one that can.
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
@@ -164,7 +167,8 @@ impl UdpSocket {
         Ok(UdpSocket { sockets })
     }
 
-    /// A socket that speaks as whoever a datagram was meant for, to whoever has sent it, by the link by which it came, and hears what that one sends from now on.
+    /// A socket that speaks as whoever a datagram was meant for, to whoever has sent it, by the
+    /// link by which it came, and hears what that one sends from now on.
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
@@ -200,8 +204,9 @@ impl UdpSocket {
         Ok(socket)
     }
 
-    /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there. One that was bound on several links is from now on on the one that leads to this peer,
-    /// and has no peer by another.
+    /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there.
+    /// One that was bound on several links is from now on on the one that leads to this peer, and
+    /// has no peer by another.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -271,7 +276,8 @@ impl UdpSocket {
         self.send_as(bytes, &SendTo::default())
     }
 
-    /// Sends a datagram with all that can be said of it: source address, hops, and cutting into several.
+    /// Sends a datagram with all that can be said of it: source address, hops, and cutting into
+    /// several.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -472,7 +478,8 @@ impl UdpSocket {
         polled.map_ok(|record| Received::of(record, room))
     }
 
-    /// Hears what is sent to a group, too, on every link that the socket is on and that has addresses of the group's family.
+    /// Hears what is sent to a group, too, on every link that the socket is on and that has
+    /// addresses of the group's family.
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);

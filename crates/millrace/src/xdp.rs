@@ -1,7 +1,8 @@
 //! Links by AF_XDP, past the kernel's stack: how they are described, and how they fail.
 //!
-//! The device is the kernel's as well: frames to another link-layer address than ours go on to it. [`crate::Link::notes`] says what a device can do, and why it
-//! does no better than it does; `docs/links.md` of the project has it by driver.
+//! The device is the kernel's as well: frames to another link-layer address than ours go on to it.
+//! [`crate::Link::notes`] says what a device can do, and why it does no better than it does;
+//! `docs/links.md` of the project has it by driver.
 
 /// Which device, and how: in [`crate::LinkSpec::Xdp`].
 ///

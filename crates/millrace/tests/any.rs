@@ -136,7 +136,8 @@ fn what_is_taken_back_is_no_request() {
     let patient = begin(&client, "192.0.2.2:80");
     turns(&client, &proxy);
     let handle = proxy.spawn(async move {
-        // The first says nothing when it goes in SYN-SENT, as on Linux: it is noticed when it is answered.
+        // The first says nothing when it goes in SYN-SENT, as on Linux: it is noticed when it is
+        // answered.
         let mut accepted = Vec::new();
         for _ in 0..2 {
             let request = listener.request_async().await.expect("listening");

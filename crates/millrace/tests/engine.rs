@@ -153,7 +153,8 @@ fn a_listener_of_each_shard_accepts_what_is_its_own() {
     engine.join();
 }
 
-/// Whatever shard a datagram comes to, a socket that is bound on all of them hears it, and those of one sender in their order.
+/// Whatever shard a datagram comes to, a socket that is bound on all of them hears it, and those of
+/// one sender in their order.
 #[test]
 fn threads_share_sockets_for_datagrams() {
     const CLIENTS: usize = 8;
@@ -203,7 +204,8 @@ fn threads_share_sockets_for_datagrams() {
     });
 }
 
-/// What no thread takes waits in the shards' sockets, up to their limit, and the socket closes all the same.
+/// What no thread takes waits in the shards' sockets, up to their limit, and the socket closes all
+/// the same.
 #[test]
 fn datagrams_that_nobody_takes_do_not_pile_up() {
     let engine = Builder::new().start(1, |_, _| async {}).expect("an engine");
@@ -232,7 +234,8 @@ fn datagrams_that_nobody_takes_do_not_pile_up() {
     panic!("somebody still hears");
 }
 
-/// A port that the program chose does for a connection only if its answers come back to the shard; what goes no further than this host always does.
+/// A port that the program chose does for a connection only if its answers come back to the shard;
+/// what goes no further than this host always does.
 #[test]
 fn a_port_whose_answers_go_to_another_shard_is_refused_before_anything_is_sent() {
     let own = Ipv4Addr::new(10, 0, 0, 1);
@@ -269,7 +272,8 @@ fn a_port_whose_answers_go_to_another_shard_is_refused_before_anything_is_sent()
     }
 }
 
-/// Which marker traits a type has: a method of its own is found before the same of a trait's, where its bound holds.
+/// Which marker traits a type has: a method of its own is found before the same of a trait's, where
+/// its bound holds.
 struct Probe<T>(PhantomData<T>);
 
 impl<T: Send> Probe<T> {

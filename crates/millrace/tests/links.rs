@@ -11,7 +11,8 @@ use millrace::{
     SendTo, Stack, TcpListener, TcpOptions, TcpStream, UdpSocket,
 };
 
-/// `middle` is 10.1.0.2 and fd01::2 to `left` and 10.2.0.2 to `right`, which is its way to everything else. Packets are larger on the right.
+/// `middle` is 10.1.0.2 and fd01::2 to `left` and 10.2.0.2 to `right`, which is its way to
+/// everything else. Packets are larger on the right.
 struct Net {
     left: Stack,
     middle: Stack,

@@ -1,4 +1,5 @@
-//! Two shards that have a queue each of two devices. The devices' choice of a queue is bad: all comes to the first of one, and to the last of the other.
+//! Two shards that have a queue each of two devices. The devices' choice of a queue is bad: all
+//! comes to the first of one, and to the last of the other.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

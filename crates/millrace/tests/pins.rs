@@ -1,4 +1,5 @@
-//! Connections from ports that the program chose, of a host with two shards: the answers come to the queue of either.
+//! Connections from ports that the program chose, of a host with two shards: the answers come to
+//! the queue of either.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +14,8 @@ mod queue;
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// A host with two shards, the one that it talks to, and the device's choice of a queue, which is bad: all comes to one.
+/// A host with two shards, the one that it talks to, and the device's choice of a queue, which is
+/// bad: all comes to one.
 struct World {
     shards: Vec<Stack>,
     remote: Stack,
@@ -116,7 +118,8 @@ impl World {
     }
 }
 
-/// Its answers come by the queue of either, and the shard that they belong to by their tag hands them over until it is over.
+/// Its answers come by the queue of either, and the shard that they belong to by their tag hands
+/// them over until it is over.
 #[test]
 fn a_connection_from_any_port_is_the_shards_that_asked() {
     for wrong in 0..2 {
@@ -172,7 +175,8 @@ fn a_pin_lasts_as_long_as_time_wait() {
     assert_eq!(world.pinned(), 0);
 }
 
-/// Who gives up before the other shard has answered leaves nothing there, and a shard that is no more refuses.
+/// Who gives up before the other shard has answered leaves nothing there, and a shard that is no
+/// more refuses.
 #[test]
 fn asking_ends_with_the_task_and_with_the_shard() {
     let mut world = World::new(0);

@@ -1,5 +1,5 @@
-//! The control socket: a stream socket `NAME@nic-NETWORK` in the directory of control sockets, with the number of the card's network namespace. Who connects
-//! is told everything, as JSON.
+//! The control socket: a stream socket `NAME@nic-NETWORK` in the directory of control sockets, with
+//! the number of the card's network namespace. Who connects is told everything, as JSON.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -75,7 +75,8 @@ fn is_ours(stream: &UnixStream) -> bool {
 /// What the card of this name says of itself, as JSON.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] when there is none in this network namespace, [`io::ErrorKind::TimedOut`] when one of its shards is silent.
+/// [`io::ErrorKind::ConnectionRefused`] when there is none in this network namespace,
+/// [`io::ErrorKind::TimedOut`] when one of its shards is silent.
 pub fn query(name: &str) -> io::Result<String> {
     let name = format!("{name}{}", suffix());
     let paths = directories();

@@ -1,4 +1,5 @@
-//! The kernel's interface may be given another link-layer address while it is used: what it sends shows it, and the wire then takes the frames to that one.
+//! The kernel's interface may be given another link-layer address while it is used: what it sends
+//! shows it, and the wire then takes the frames to that one.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,7 +14,8 @@ use millrace_wire::vnet::VnetHeader;
 
 /// Where a frame's source is.
 const SOURCE: std::ops::Range<usize> = 6..12;
-/// How often the kernel is asked at most. Behind a bridge there are senders enough that are not the interface.
+/// How often the kernel is asked at most. Behind a bridge there are senders enough that are not the
+/// interface.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A queue of the kernel's interface that is watched for another address.

@@ -9,15 +9,18 @@ use millrace_offload::{
 use millrace_port::{FRAME_MAX, Relay};
 use millrace_wire::vnet::{self, VnetHeader};
 
-/// How many frames are taken from the wire in a round. Whoever comes to a busy card waits for a round, so it is short.
+/// How many frames are taken from the wire in a round. Whoever comes to a busy card waits for a
+/// round, so it is short.
 const BURST: usize = 32;
-/// How many units are handed to the kernel in a round: more than so many frames of common size make.
+/// How many units are handed to the kernel in a round: more than so many frames of common size
+/// make.
 const UNITS: usize = 1;
 /// How many of the kernel's units are taken in a round.
 const SEND_BURST: usize = 8;
 /// Room beyond the largest frame, for a tag.
 const SPARE: usize = 64;
-/// How soon a wire that has frames left is tried again, in nanoseconds: nothing says when it takes more.
+/// How soon a wire that has frames left is tried again, in nanoseconds: nothing says when it takes
+/// more.
 const FULL_LOOK: u64 = 100_000;
 
 /// What a round has done.
@@ -71,7 +74,8 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         }
     }
 
-    /// Has the segments of the kernel's large units leave one after the other; they are cut here then, whatever the wire can.
+    /// Has the segments of the kernel's large units leave one after the other; they are cut here
+    /// then, whatever the wire can.
     #[must_use]
     pub fn paced(self) -> Shard<W, H> {
         Shard {
@@ -80,7 +84,8 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         }
     }
 
-    /// Takes what is there, from both sides, up to a limit. Units come last: what the kernel has answered to frames that passed goes before them.
+    /// Takes what is there, from both sides, up to a limit. Units come last: what the kernel has
+    /// answered to frames that passed goes before them.
     ///
     /// # Errors
     /// Those of a device that is gone.
@@ -98,7 +103,8 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         })
     }
 
-    /// Says how many frames came. Who asks for a connection ends the burst, and is answered before more is taken.
+    /// Says how many frames came. Who asks for a connection ends the burst, and is answered before
+    /// more is taken.
     fn take_from_wire(&mut self, now: Instant) -> io::Result<usize> {
         let mut sink = ToHost {
             host: &mut self.host,
@@ -239,7 +245,8 @@ impl<W: Relay, H: Relay> Shard<W, H> {
     }
 }
 
-/// Sends a frame of the kernel's; what is left undone in it is done here if the wire cannot. `false` when the frame is not what is said of it.
+/// Sends a frame of the kernel's; what is left undone in it is done here if the wire cannot.
+/// `false` when the frame is not what is said of it.
 fn send(wire: &mut impl Relay, frame: &mut [u8], vnet: &VnetHeader) -> io::Result<bool> {
     let capabilities = wire.capabilities();
     let whole = vnet.gso == vnet::Gso::NONE;

@@ -22,7 +22,8 @@ use crate::worker::Worker;
 
 /// Memory for frames of all shards together, in bytes.
 const FRAME_MEMORY: usize = 16 << 20;
-/// Room in a buffer beside the packet: link-layer header, a tag, and as much again that a tag may be put before.
+/// Room in a buffer beside the packet: link-layer header, a tag, and as much again that a tag may
+/// be put before.
 const BESIDE: usize = ethernet::HEADER_LEN + 4 + 4;
 /// Flows that all shards together know.
 const FLOWS: usize = 16 << 10;
@@ -58,8 +59,8 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
-/// Starts a card and runs it until one of its devices is gone. `ready` is called with the name of the kernel's interface once that is there, and with what a
-/// person should know of the wire.
+/// Starts a card and runs it until one of its devices is gone. `ready` is called with the name of
+/// the kernel's interface once that is there, and with what a person should know of the wire.
 ///
 /// # Errors
 /// Each says what it met. The interface is gone then.
@@ -78,7 +79,8 @@ pub fn start(config: &Config, ready: impl FnOnce(&str, &[String])) -> Result<(),
     run(config, wire, hosts, mac, ready)
 }
 
-/// Runs a card between its wire and the kernel, whose interface has the address `mac`: the wire's stations have it, too.
+/// Runs a card between its wire and the kernel, whose interface has the address `mac`: the wire's
+/// stations have it, too.
 fn run(
     config: &Config,
     wire: OpenedRelay,
@@ -93,7 +95,8 @@ fn run(
     let (listener, _name) =
         control::listen(&name).map_err(system("cannot open the control socket"))?;
 
-    // Whatever needs the rights of whoever started the card is open, and no thread has been started.
+    // Whatever needs the rights of whoever started the card is open, and no thread has been
+    // started.
     if let Some(sandbox) = &config.sandbox {
         let link = match config.wire.is_xdp() {
             false => millrace_sandbox::Link::Frames,
@@ -149,7 +152,8 @@ fn in_role(role: Role, work: impl FnOnce() -> io::Error) -> io::Error {
 /// What each shard's offload has.
 fn offload(config: &Config, mtu: u16) -> Offload {
     let shards = usize::from(config.shards);
-    // Apart by an odd number of cache lines, so that headers do not all fall into the same sets of a cache.
+    // Apart by an odd number of cache lines, so that headers do not all fall into the same sets of
+    // a cache.
     let buffer_len = (usize::from(mtu) + BESIDE).next_multiple_of(128) + 64;
     let random = RandomState::new();
     Offload {

@@ -13,7 +13,8 @@ use crate::clock::Clock;
 use crate::report::Report;
 use crate::shard::Shard;
 
-/// Deadlines that are nearer than this, in nanoseconds, are looked for rather than slept until: waking would take as long.
+/// Deadlines that are nearer than this, in nanoseconds, are looked for rather than slept until:
+/// waking would take as long.
 const NEAR: u64 = 60_000;
 
 /// How long a worker may take to give its report.

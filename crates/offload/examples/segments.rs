@@ -79,7 +79,8 @@ fn flow(port: u16, flags: Flags, payload: &[u8]) -> Flow {
 }
 
 impl Flow {
-    /// Headers into a buffer, in which the payload is already, as behind a device that writes to memory by itself.
+    /// Headers into a buffer, in which the payload is already, as behind a device that writes to
+    /// memory by itself.
     fn next_into(&mut self, buffer: &mut [u8], payload: &[u8]) -> usize {
         let seq = self.next.to_be_bytes();
         self.next = self.next.wrapping_add(payload.len() as u32);

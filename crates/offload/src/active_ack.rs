@@ -31,7 +31,8 @@ impl ActiveAck {
     }
 }
 
-/// Flows by who sends, and by port: `PREFIX`, `PREFIX:PORT` (an IPv6 prefix in brackets then), or `:PORT`.
+/// Flows by who sends, and by port: `PREFIX`, `PREFIX:PORT` (an IPv6 prefix in brackets then), or
+/// `:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flows {
     /// The addresses of the senders; all when there is none.

@@ -5,7 +5,8 @@ use crate::active_ack::ActiveAck;
 /// Sizes and times of one [`crate::Receive`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The largest IP packet that a unit may be, in bytes, up to 65,535; 0 turns aggregation off, and frames pass as they are.
+    /// The largest IP packet that a unit may be, in bytes, up to 65,535; 0 turns aggregation off,
+    /// and frames pass as they are.
     pub aggregate: u16,
     /// How many flows are known at a time.
     pub flows: usize,
@@ -13,19 +14,24 @@ pub struct Config {
     pub buffers: usize,
     /// Length of a buffer in bytes: the largest frame that is held.
     pub buffer_len: usize,
-    /// A flow's unit is handed on when nothing has come for this many times the flow's average interval.
+    /// A flow's unit is handed on when nothing has come for this many times the flow's average
+    /// interval.
     pub patience: u64,
-    /// For how long, in nanoseconds, bytes in order are held at most while frames keep coming, of whatever flow.
+    /// For how long, in nanoseconds, bytes in order are held at most while frames keep coming, of
+    /// whatever flow.
     pub hold_max: u64,
-    /// For how long, in nanoseconds, they are held at most when there is no further frame; a flow that would not have gone on by then does not wait at all.
+    /// For how long, in nanoseconds, they are held at most when there is no further frame; a flow
+    /// that would not have gone on by then does not wait at all.
     pub idle_hold_max: u64,
     /// For how long, in nanoseconds, bytes beyond a hole are held at most.
     pub reorder_max: u64,
     /// For how long, in nanoseconds, a flow without a segment is known.
     pub age_max: u64,
-    /// Whether whoever takes the units wants finished checksums, and not the sum of the pseudo-header alone.
+    /// Whether whoever takes the units wants finished checksums, and not the sum of the
+    /// pseudo-header alone.
     pub finish_checksums: bool,
-    /// Of which flows what is held is acknowledged here, ahead of the host: if of any, [`crate::Receive::from_host`] must see all that the host sends.
+    /// Of which flows what is held is acknowledged here, ahead of the host: if of any,
+    /// [`crate::Receive::from_host`] must see all that the host sends.
     pub active_ack: ActiveAck,
     /// Key of the hash of flows: random, so that no peer can choose what collides.
     pub hash_key: [u64; 2],

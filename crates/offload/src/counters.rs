@@ -23,7 +23,8 @@ pub struct Counters {
     pub duplicates: u64,
     /// Segments of which a part was cut off because it is held already.
     pub trimmed: u64,
-    /// Segments of bytes that were handed on before, or far from what is expected: passed as they are.
+    /// Segments of bytes that were handed on before, or far from what is expected: passed as they
+    /// are.
     pub strays: u64,
     /// Acknowledgements sent in the host's stead.
     pub active_acks: u64,

@@ -134,7 +134,8 @@ fn v6(bytes: &[u8], len: usize, ip_at: usize, vlan: u32, vnet: &VnetHeader) -> C
     }
     match head[6] {
         tcp::PROTOCOL => {}
-        // Hop-by-hop options, routing, fragment, authentication, destination options, mobility: TCP may come behind them.
+        // Hop-by-hop options, routing, fragment, authentication, destination options, mobility: TCP
+        // may come behind them.
         0 | 43 | 44 | 51 | 60 | 135 => return Class::SomeFlow,
         _ => return Class::Other,
     }
@@ -177,7 +178,8 @@ fn segment(bytes: &[u8], mut key: Key, place: &Place, vnet: &VnetHeader) -> Clas
     let payload_at = place.tcp_at + header_len;
     let sound =
         header_len >= tcp::HEADER_LEN && payload_at <= place.end && header_len <= head.len();
-    // Of a damaged data offset the end of the header is anybody's guess; the checksum does not depend on it.
+    // Of a damaged data offset the end of the header is anybody's guess; the checksum does not
+    // depend on it.
     let cut = if sound { header_len } else { tcp::HEADER_LEN };
     let vouched = vnet
         .flags
@@ -228,7 +230,8 @@ fn segment(bytes: &[u8], mut key: Key, place: &Place, vnet: &VnetHeader) -> Clas
 
 /// The sum of the pseudo-header of a segment of `len` bytes.
 pub(crate) fn pseudo(key: &Key, len: usize) -> Sum {
-    // The unused bytes of IPv4's addresses are zero and count for nothing; no segment here is longer than 65,535 bytes.
+    // The unused bytes of IPv4's addresses are zero and count for nothing; no segment here is
+    // longer than 65,535 bytes.
     Sum::of(&key.addresses) + Sum::word(u16::from(tcp::PROTOCOL)) + Sum::word(len as u16)
 }
 

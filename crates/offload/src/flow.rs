@@ -27,7 +27,8 @@ pub(crate) struct Flow {
     pub(crate) run_tail: u32,
     /// Whether the sender pushed one of these that is not owed yet.
     pub(crate) pushed: bool,
-    /// How many of the held bytes, from the first on, are to be handed on when its turn comes, and why.
+    /// How many of the held bytes, from the first on, are to be handed on when its turn comes, and
+    /// why.
     pub(crate) owed: u32,
     pub(crate) cause: Cause,
     /// Whether it waits for its turn.
@@ -46,7 +47,8 @@ pub(crate) struct Flow {
     pub(crate) in_burst: u32,
     /// Whether it was used since the search for a victim came by.
     pub(crate) used: bool,
-    /// The end of the last segment that was not expected, and how many in a row continued each other.
+    /// The end of the last segment that was not expected, and how many in a row continued each
+    /// other.
     pub(crate) stray_end: Seq,
     pub(crate) strays: u8,
     /// Since it was taken up.

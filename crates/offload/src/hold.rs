@@ -14,7 +14,8 @@ use crate::unit::{Extent, Head, Sink, UNIT_SEGMENTS, Unit, extent, joins};
 pub(crate) enum Held {
     /// It is behind all that is held.
     Last,
-    /// It is between others, or before them; a part of it that was there already may have been cut off.
+    /// It is between others, or before them; a part of it that was there already may have been cut
+    /// off.
     Between {
         /// Whether a part was cut off.
         trimmed: bool,
@@ -25,7 +26,8 @@ pub(crate) enum Held {
     Covers,
 }
 
-/// Puts the segment that the next free buffer holds where it belongs. It starts at or behind `base`, the number after what was handed on.
+/// Puts the segment that the next free buffer holds where it belongs. It starts at or behind
+/// `base`, the number after what was handed on.
 pub(crate) fn insert(flow: &mut Flow, pool: &mut Pool, mut item: Item, base: Seq) -> Held {
     let from_base = |seq: Seq| (seq - base) as u32;
     let tail_end = if flow.tail == NONE {
@@ -132,7 +134,8 @@ fn extend_run(flow: &mut Flow, pool: &Pool, base: Seq) {
     }
 }
 
-/// Hands on one unit of what is held first, be there a hole before it or not. `next_seq` moves behind it. The segments go to `kept`, or back to the pool.
+/// Hands on one unit of what is held first, be there a hole before it or not. `next_seq` moves
+/// behind it. The segments go to `kept`, or back to the pool.
 pub(crate) fn hand_on(
     flow: &mut Flow,
     pool: &mut Pool,

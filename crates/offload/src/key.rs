@@ -65,7 +65,8 @@ impl Key {
         reversed
     }
 
-    /// A hash that only who knows the key can foresee: rounds of multiply and fold. Not a cipher, but no output is ever seen from outside.
+    /// A hash that only who knows the key can foresee: rounds of multiply and fold. Not a cipher,
+    /// but no output is ever seen from outside.
     pub(crate) fn hash(&self, [first, second]: [u64; 2]) -> u64 {
         // Keys of zero, as tests have them, are to spread flows, too.
         let (first, second) = (

@@ -1,7 +1,9 @@
-//! Pacing: the segments of one unit leave over a part of the time in which their flow makes such a unit, not in one burst.
+//! Pacing: the segments of one unit leave over a part of the time in which their flow makes such a
+//! unit, not in one burst.
 //!
-//! How fast a flow is shows in how far apart its units are. Nothing of a flow is overtaken: when something of it comes while a unit is still leaving, what is
-//! left of that leaves first, at once. So pacing makes no flow slower than its sender is.
+//! How fast a flow is shows in how far apart its units are. Nothing of a flow is overtaken: when
+//! something of it comes while a unit is still leaving, what is left of that leaves first, at once.
+//! So pacing makes no flow slower than its sender is.
 
 use millrace_wire::bytes::{get16, get32};
 use millrace_wire::ethernet::{self, EtherType};
@@ -15,7 +17,8 @@ use crate::transmit::{self, Cut, Unsound};
 
 /// Segments that leave together at least.
 const TOGETHER: u64 = 4;
-/// They are at least so far apart, in nanoseconds: a clock that is looked at more often would cost more than it gains.
+/// They are at least so far apart, in nanoseconds: a clock that is looked at more often would cost
+/// more than it gains.
 const STEP_MIN: u64 = 20_000;
 /// For how long, in nanoseconds, a unit leaves at most.
 const SPREAD_MAX: u64 = 1_000_000;
@@ -33,7 +36,8 @@ pub struct PaceCounters {
     pub paced: u64,
     /// Those of them that ended early, because something of the same flow came.
     pub hurried: u64,
-    /// Units that left at once: their flows are too fast or not known yet, or too many were leaving.
+    /// Units that left at once: their flows are too fast or not known yet, or too many were
+    /// leaving.
     pub at_once: u64,
 }
 
@@ -65,7 +69,8 @@ struct Leaving {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     tag: u64,
-    /// When its last unit came, and how far apart they are on average, in nanoseconds; 0: not known.
+    /// When its last unit came, and how far apart they are on average, in nanoseconds; 0: not
+    /// known.
     last: Instant,
     average: u64,
     /// Its unit that leaves.
@@ -115,7 +120,8 @@ impl Pacer {
         &mut self.units[self.next].bytes
     }
 
-    /// Takes the frame of `len` bytes from `start` on in [`Pacer::buffer`]. `each` is given headers and payload of what leaves now, ready for a wire.
+    /// Takes the frame of `len` bytes from `start` on in [`Pacer::buffer`]. `each` is given headers
+    /// and payload of what leaves now, ready for a wire.
     ///
     /// # Errors
     /// [`Unsound`] when the frame is not what `vnet` says; nothing of it leaves.
@@ -203,7 +209,8 @@ impl Pacer {
         self.counters
     }
 
-    /// Notes a unit of a flow, and says over how long it is to leave, in nanoseconds: half of the time in which the flow makes one.
+    /// Notes a unit of a flow, and says over how long it is to leave, in nanoseconds: half of the
+    /// time in which the flow makes one.
     fn pace(&mut self, place: usize, tag: u64, now: Instant) -> u64 {
         let known = &mut self.places[place];
         if known.tag != tag {
@@ -252,7 +259,8 @@ fn place(tag: u64) -> usize {
     (mixed >> (u64::BITS - PLACES.ilog2())) as usize
 }
 
-/// What tells flows apart well enough: ports, and parts of the addresses. 0 for what is no TCP over IP.
+/// What tells flows apart well enough: ports, and parts of the addresses. 0 for what is no TCP over
+/// IP.
 fn tag(frame: &[u8]) -> u64 {
     let tagged = frame.get(12..14) == Some(&EtherType::VLAN.0.to_be_bytes()[..]);
     let ip_at = ethernet::HEADER_LEN + if tagged { vlan::LEN } else { 0 };

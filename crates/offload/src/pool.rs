@@ -1,4 +1,5 @@
-//! Buffers into which frames are received, and a descriptor of what each holds. All are made at the start.
+//! Buffers into which frames are received, and a descriptor of what each holds. All are made at the
+//! start.
 
 use millrace_wire::checksum::Sum;
 use millrace_wire::tcp::{Flags, Seq, Timestamps};
@@ -17,7 +18,8 @@ pub(crate) struct Item {
     pub(crate) ip_at: u16,
     pub(crate) tcp_at: u16,
     pub(crate) headers_len: u16,
-    /// Where the payload that is left of it starts, from the start of the frame, and how long it is.
+    /// Where the payload that is left of it starts, from the start of the frame, and how long it
+    /// is.
     pub(crate) payload_at: u16,
     pub(crate) len: u16,
     pub(crate) window: u16,
@@ -93,7 +95,8 @@ impl Pool {
         self.free_count
     }
 
-    /// The buffer that is taken next, and that no other takes the place of until then; [`NONE`] when none is free.
+    /// The buffer that is taken next, and that no other takes the place of until then; [`NONE`]
+    /// when none is free.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }

@@ -19,18 +19,22 @@ use crate::time::Instant;
 use crate::turns::Turns;
 use crate::unit::{Sink, UNIT_SEGMENTS, Unit};
 
-/// How far ahead of what is expected a segment may be, in bytes; beyond, it is none that a hole was left for.
+/// How far ahead of what is expected a segment may be, in bytes; beyond, it is none that a hole was
+/// left for.
 const FAR: u32 = 4 << 20;
-/// How many segments in a row that continue each other, elsewhere than expected, move the expectation there.
+/// How many segments in a row that continue each other, elsewhere than expected, move the
+/// expectation there.
 const STRAYS: u8 = 3;
 /// The least that a hole is waited for, in nanoseconds.
 const REORDER_MIN: u64 = 20_000;
 
 /// What joins segments into units, for one queue of frames.
 ///
-/// A round of its owner: [`Receive::buffer`], receive into it, [`Receive::frame`], for each frame of a burst; [`Receive::end_of_burst`], or
-/// [`Receive::on_timer`] when there was none and [`Receive::deadline`] has come; and [`Receive::serve`]. What passes is handed on at once, units when their flow's turn comes: one
-/// unit of each flow after the other, so that nobody waits for all that others have. What is handed on of a flow is in the order in which it came, but for
+/// A round of its owner: [`Receive::buffer`], receive into it, [`Receive::frame`], for each frame
+/// of a burst; [`Receive::end_of_burst`], or [`Receive::on_timer`] when there was none and
+/// [`Receive::deadline`] has come; and [`Receive::serve`]. What passes is handed on at once, units
+/// when their flow's turn comes: one unit of each flow after the other, so that nobody waits for
+/// all that others have. What is handed on of a flow is in the order in which it came, but for
 /// segments that are put back where they belong.
 #[derive(Debug)]
 pub struct Receive {
@@ -43,7 +47,8 @@ pub struct Receive {
     touched: Vec<u32>,
     /// Flows with a unit to be handed on.
     turns: Turns,
-    /// What is known of the hosts' ends of flows, by their index; empty unless they are acknowledged for.
+    /// What is known of the hosts' ends of flows, by their index; empty unless they are
+    /// acknowledged for.
     steads: Vec<Stead>,
     /// Flows whose senders are owed an acknowledgement.
     owing: Vec<u32>,
@@ -91,7 +96,8 @@ impl Receive {
         self.pool.buffer_mut(self.pool.next())
     }
 
-    /// Takes the frame that was received into [`Receive::buffer`]: `len` bytes from `start` on, and those in `rest` that the buffer had no room for.
+    /// Takes the frame that was received into [`Receive::buffer`]: `len` bytes from `start` on, and
+    /// those in `rest` that the buffer had no room for.
     ///
     /// # Panics
     /// When the buffer has not so many bytes.
@@ -131,12 +137,14 @@ impl Receive {
         self.pass(start, len, rest, vnet, sink);
     }
 
-    /// Whether a SYN was handed on since this was asked last. Its sender waits for no more than an answer; whoever looks for that first lets him not wait for others' bulk.
+    /// Whether a SYN was handed on since this was asked last. Its sender waits for no more than an
+    /// answer; whoever looks for that first lets him not wait for others' bulk.
     pub fn take_newcomer(&mut self) -> bool {
         std::mem::take(&mut self.newcomer)
     }
 
-    /// The burst has ended, and with `drained` there is no further frame now: what waiting would only delay is handed on.
+    /// The burst has ended, and with `drained` there is no further frame now: what waiting would
+    /// only delay is handed on.
     pub fn end_of_burst(&mut self, drained: bool, now: Instant, sink: &mut impl Sink) {
         while let Some(index) = self.touched.pop() {
             let flow = self.table.flow_mut(index);
@@ -179,7 +187,8 @@ impl Receive {
         self.on_timer(now);
     }
 
-    /// When [`Receive::on_timer`] or [`Receive::serve`] wants to be called; `None` when nothing is held.
+    /// When [`Receive::on_timer`] or [`Receive::serve`] wants to be called; `None` when nothing is
+    /// held.
     pub fn deadline(&self) -> Option<Instant> {
         if !self.turns.is_empty() {
             return Some(Instant(0));
@@ -222,7 +231,8 @@ impl Receive {
         }
     }
 
-    /// Hands on up to so many units, of each flow that has some one in turn. Says how many there were.
+    /// Hands on up to so many units, of each flow that has some one in turn. Says how many there
+    /// were.
     pub fn serve(&mut self, units: usize, sink: &mut impl Sink) -> usize {
         let mut served = 0;
         while served < units
@@ -296,7 +306,8 @@ impl Receive {
         });
     }
 
-    /// Takes a segment; `false` when it is to be handed on as it is, now that everything before it was.
+    /// Takes a segment; `false` when it is to be handed on as it is, now that everything before it
+    /// was.
     fn segment(
         &mut self,
         start: usize,
@@ -481,7 +492,8 @@ impl Receive {
         }
     }
 
-    /// Takes up a flow; the one that was least in use goes if there is no room. `None` when none may go.
+    /// Takes up a flow; the one that was least in use goes if there is no room. `None` when none
+    /// may go.
     fn take_up(&mut self, key: Key, hash: u64, now: Instant, sink: &mut impl Sink) -> Option<u32> {
         // Slow until it has shown otherwise.
         let flow = Flow::new(key, hash, now, 2 * self.config.hold_max);
@@ -553,7 +565,8 @@ impl Receive {
         hold::hand_on(flow, &mut self.pool, &self.config, kept, sink);
         self.counters.flushed(cause);
         self.counters.units += 1;
-        // What is left is younger than what has gone; for how long it was held is not known for each segment.
+        // What is left is younger than what has gone; for how long it was held is not known for
+        // each segment.
         flow.oldest = flow.oldest.max(flow.last);
         if flow.count == 0 {
             let at = std::mem::replace(&mut flow.held_at, NONE);
@@ -570,7 +583,8 @@ impl Receive {
         }
     }
 
-    /// Frees buffers: those of a flow whose turn it is, or those of the one that has held its own for longest.
+    /// Frees buffers: those of a flow whose turn it is, or those of the one that has held its own
+    /// for longest.
     fn relieve(&mut self, sink: &mut impl Sink) {
         if self.serve(1, sink) > 0 {
             return;

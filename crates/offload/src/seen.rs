@@ -1,12 +1,15 @@
-//! Which number a flow is expected to go on with: remembered for a few flows, so that what is out of order is not joined.
+//! Which number a flow is expected to go on with: remembered for a few flows, so that what is out
+//! of order is not joined.
 
 use millrace_wire::tcp::{Flags, Seq};
 
 use crate::train::Facts;
 
-/// How many flows are remembered. Of two that share a place the later one is; what is lost is that a hole is noticed.
+/// How many flows are remembered. Of two that share a place the later one is; what is lost is that
+/// a hole is noticed.
 const PLACES: usize = 64;
-/// So many segments in a row that are not what is expected, and the next one is: what fills the hole has gone past.
+/// So many segments in a row that are not what is expected, and the next one is: what fills the
+/// hole has gone past.
 const PATIENCE: u8 = 200;
 
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +69,8 @@ impl Seen {
         self.taken += usize::from(!was_taken && tag != 0);
     }
 
-    /// Whether a segment can begin a train: it has payload, nothing but that is said by it, and no hole is before it as far as is known. A segment that cannot is taken
-    /// note of.
+    /// Whether a segment can begin a train: it has payload, nothing but that is said by it, and no
+    /// hole is before it as far as is known. A segment that cannot is taken note of.
     pub(crate) fn is_next(&mut self, segment: &Facts) -> bool {
         let place = self.place(segment.tag);
         let known = place.tag == segment.tag;
@@ -93,7 +96,8 @@ impl Seen {
         if segment.seq.after(place.next) && place.strays < PATIENCE {
             place.ahead = true;
         } else if segment.end.after(place.next) || place.strays >= PATIENCE {
-            // It fills the hole. What comes after that is not known, and learnt from what comes next.
+            // It fills the hole. What comes after that is not known, and learnt from what comes
+            // next.
             self.forget(segment.tag);
         }
         false

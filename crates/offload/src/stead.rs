@@ -1,6 +1,8 @@
-//! Acknowledging in the host's stead: what is held is acknowledged before the host has it, and kept until the host has acknowledged it itself.
+//! Acknowledging in the host's stead: what is held is acknowledged before the host has it, and kept
+//! until the host has acknowledged it itself.
 //!
-//! Only flows whose handshake was seen, both ways, with nothing in it that is not understood here, and without ECN, whose marks only the host can answer.
+//! Only flows whose handshake was seen, both ways, with nothing in it that is not understood here,
+//! and without ECN, whose marks only the host can answer.
 
 use millrace_wire::bytes::{get16, get32, put16, put32};
 use millrace_wire::checksum::{self, Sum};
@@ -15,7 +17,8 @@ use crate::unit::{HEAD_MAX, pseudo, replace16, set_length};
 
 /// Two acknowledgements of a flow are at least so far apart, in nanoseconds.
 pub(crate) const APART: u64 = 20_000;
-/// What the host does not acknowledge is given to it again after so long, then after twice that, and so on up to the second one; nanoseconds.
+/// What the host does not acknowledge is given to it again after so long, then after twice that,
+/// and so on up to the second one; nanoseconds.
 const AGAIN: u64 = 200_000_000;
 const AGAIN_MAX: u64 = 10_000_000_000;
 /// So many acknowledgements in a row that say nothing new: the host misses something.
@@ -31,7 +34,8 @@ struct Offer {
     timestamps: bool,
 }
 
-/// What is kept of a flow: segments that were handed on and that the host has not acknowledged, in order.
+/// What is kept of a flow: segments that were handed on and that the host has not acknowledged, in
+/// order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
     pub(crate) head: u32,
@@ -41,7 +45,8 @@ pub(crate) struct Kept {
 /// What is known of the host's end of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stead {
-    /// What the SYNs of both have said; with both, and nothing against it, the flow is acknowledged here.
+    /// What the SYNs of both have said; with both, and nothing against it, the flow is acknowledged
+    /// here.
     sender: Option<Offer>,
     host: Option<Offer>,
     refused: bool,
@@ -164,7 +169,8 @@ impl Stead {
         }
     }
 
-    /// Reads the options of a SYN; the flow is refused for one that changes what an acknowledgement is, and for ECN.
+    /// Reads the options of a SYN; the flow is refused for one that changes what an acknowledgement
+    /// is, and for ECN.
     fn offer(&mut self, tcp: &[u8], flags: Flags) -> Option<Offer> {
         let mut offer = Offer {
             scale: None,
@@ -247,8 +253,8 @@ impl Stead {
         self.told_at.after(APART)
     }
 
-    /// Writes an acknowledgement, and says how long the frame is. `room`: bytes for which there are buffers; without
-    /// any nothing more is promised.
+    /// Writes an acknowledgement, and says how long the frame is. `room`: bytes for which there are
+    /// buffers; without any nothing more is promised.
     pub(crate) fn tell(
         &mut self,
         flow: &Flow,
@@ -304,8 +310,8 @@ impl Stead {
         Some(tcp_at + segment_len)
     }
 
-    /// A segment of the host's. Whether it goes on to the sender, changed so that it does not take back what was said here; and whether something is to be given to the
-    /// host again.
+    /// A segment of the host's. Whether it goes on to the sender, changed so that it does not take
+    /// back what was said here; and whether something is to be given to the host again.
     pub(crate) fn on_host(
         &mut self,
         segment: &Segment,
@@ -458,7 +464,8 @@ fn clear_marks(ip: &mut [u8]) {
     }
 }
 
-/// Writes what is held beyond the first hole and what the sender is told (RFC 2018 3) behind `len` bytes of options; says how long they are then.
+/// Writes what is held beyond the first hole and what the sender is told (RFC 2018 3) behind `len`
+/// bytes of options; says how long they are then.
 fn blocks(flow: &Flow, pool: &Pool, told: Seq, options: &mut [u8], len: usize) -> usize {
     let room = (OPTIONS_MAX - len - 4) / 8;
     let mut index = if flow.run_tail == NONE {
@@ -490,7 +497,8 @@ fn blocks(flow: &Flow, pool: &Pool, told: Seq, options: &mut [u8], len: usize) -
     len + 4 + 8 * count
 }
 
-/// Puts acknowledgement and window into a segment, and brings its checksum up to date if it has one.
+/// Puts acknowledgement and window into a segment, and brings its checksum up to date if it has
+/// one.
 fn rewrite(tcp: &mut [u8], ack: Seq, window: u16, vnet: &VnetHeader) {
     let before = Sum::of(&tcp[8..12]) + Sum::word(get16(tcp, 14));
     put32(tcp, 8, ack.0);

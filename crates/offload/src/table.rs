@@ -101,7 +101,8 @@ impl Table {
         self.flows[index as usize].as_ref().map(|_| index)
     }
 
-    /// A flow that was not used since this was last asked and that `may_go`: the least harm when one must go. `None` when there is none.
+    /// A flow that was not used since this was last asked and that `may_go`: the least harm when
+    /// one must go. `None` when there is none.
     pub(crate) fn victim(&mut self, may_go: impl Fn(u32) -> bool) -> Option<u32> {
         for _ in 0..2 * self.flows.len() {
             if let Some(index) = self.next_in_turn()

@@ -1,6 +1,7 @@
 //! Time, as those who call tell it.
 
-/// A point in time: nanoseconds from any origin. Frames of one flow come less than a microsecond apart.
+/// A point in time: nanoseconds from any origin. Frames of one flow come less than a microsecond
+/// apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(pub u64);
 

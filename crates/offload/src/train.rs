@@ -1,7 +1,9 @@
-//! Segments of one flow that come one behind the other, joined where they lie: for a stack of our own, to which one segment costs little.
+//! Segments of one flow that come one behind the other, joined where they lie: for a stack of our
+//! own, to which one segment costs little.
 //!
-//! A frame is received so that its payload comes to lie behind the payload before it; the few bytes that its headers fall on are kept and put back. So nothing is
-//! copied, and no flow is looked up: whatever does not continue the train ends it.
+//! A frame is received so that its payload comes to lie behind the payload before it; the few bytes
+//! that its headers fall on are kept and put back. So nothing is copied, and no flow is looked up:
+//! whatever does not continue the train ends it.
 
 use millrace_wire::bytes::{get16, get32};
 use millrace_wire::checksum::{Sum, verify_v4, verify_v6};
@@ -35,15 +37,17 @@ pub struct TrainCounters {
     pub units: u64,
 }
 
-/// A train that may grow. Segments are joined that differ in nothing but their numbers, so that what a stack does is what it would do without, but for answers to
-/// several that become one; and none that is out of order: while there is a hole the stack sees each segment (RFC 5681 4.2).
+/// A train that may grow. Segments are joined that differ in nothing but their numbers, so that
+/// what a stack does is what it would do without, but for answers to several that become one; and
+/// none that is out of order: while there is a hole the stack sees each segment (RFC 5681 4.2).
 #[derive(Debug)]
 pub struct Train {
     bytes: Box<[u8]>,
     /// Where the first frame is, and the end of the last payload; the same when there is none.
     at: usize,
     end: usize,
-    /// Of the first frame: where its TCP header and its payload are, its checksum's state, and the frame's end.
+    /// Of the first frame: where its TCP header and its payload are, its checksum's state, and the
+    /// frame's end.
     tcp_at: usize,
     heads: usize,
     checksum: ChecksumState,
@@ -102,8 +106,8 @@ impl Train {
         }
     }
 
-    /// Takes the frame of `len` bytes that was received into [`Train::buffer`]; `checksum` and `segment_size` are as in [`Frame`]. `input` is given what is not held
-    /// any longer.
+    /// Takes the frame of `len` bytes that was received into [`Train::buffer`]; `checksum` and
+    /// `segment_size` are as in [`Frame`]. `input` is given what is not held any longer.
     ///
     /// # Panics
     /// When the buffer has not so many bytes.
@@ -217,7 +221,8 @@ impl Train {
         sound
     }
 
-    /// Whether the headers differ from those of the train's first frame only in what every segment has of its own.
+    /// Whether the headers differ from those of the train's first frame only in what every segment
+    /// has of its own.
     fn is_like(&self, at: usize) -> bool {
         let heads = &self.bytes[at..at + HEADS_MAX];
         let (words, _) = heads.as_chunks::<8>();
@@ -228,7 +233,8 @@ impl Train {
         }) == 0
     }
 
-    /// Takes note of what others must be like: all of the headers but length, identification, number and checksums, and PSH, with which a train ends.
+    /// Takes note of what others must be like: all of the headers but length, identification,
+    /// number and checksums, and PSH, with which a train ends.
     fn note_headers(&mut self) {
         let mut mask = [0; HEADS_MAX];
         mask[..self.heads].fill(0xff);

@@ -15,10 +15,12 @@ const V4_ID_AT: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsound;
 
-/// Cuts a unit into segments, each complete and ready for a wire: `each` is given headers and payload of one after the other. A frame of which
-/// nothing is wanted comes as it is; one of which a checksum is wanted must go through [`complete`] first. Returns how many there were.
+/// Cuts a unit into segments, each complete and ready for a wire: `each` is given headers and
+/// payload of one after the other. A frame of which nothing is wanted comes as it is; one of which
+/// a checksum is wanted must go through [`complete`] first. Returns how many there were.
 ///
-/// The identification of IPv4 goes up by one for each; FIN and PSH are on the last, CWR on the first (RFC 3168 6.1.2).
+/// The identification of IPv4 goes up by one for each; FIN and PSH are on the last, CWR on the
+/// first (RFC 3168 6.1.2).
 ///
 /// # Errors
 /// [`Unsound`] before the first segment, when the frame is not what `vnet` says.
@@ -107,7 +109,8 @@ impl Cut {
     }
 }
 
-/// Finishes the checksum that the sender has left, if `vnet` says so: its field holds the sum of the pseudo-header.
+/// Finishes the checksum that the sender has left, if `vnet` says so: its field holds the sum of
+/// the pseudo-header.
 ///
 /// # Errors
 /// [`Unsound`] when there is no such place in the frame.

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 /// What a flow may be owed, in bytes, to be among the brief.
 const BRIEF: u32 = 4096;
 
-/// Flows in line, each once. Those that have little, a message, go before those that have much, but only every second time: neither keeps the other waiting
-/// for more than one unit of its own.
+/// Flows in line, each once. Those that have little, a message, go before those that have much, but
+/// only every second time: neither keeps the other waiting for more than one unit of its own.
 #[derive(Debug)]
 pub(crate) struct Turns {
     brief: VecDeque<u32>,

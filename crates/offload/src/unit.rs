@@ -75,7 +75,8 @@ pub(crate) fn extent(pool: &Pool, first: u32, limit: u32) -> Extent {
     extent
 }
 
-/// Whether a segment can stand behind `before` in a unit, so that nothing is lost which a receiver acts on.
+/// Whether a segment can stand behind `before` in a unit, so that nothing is lost which a receiver
+/// acts on.
 pub(crate) fn joins(pool: &Pool, before: u32, index: u32) -> bool {
     let (last, next) = (pool.item(before), pool.item(index));
     if next.seq != last.end() || last.flags.contains(Flags::PSH) || next.flags.contains(Flags::CWR)
@@ -96,7 +97,8 @@ pub(crate) fn joins(pool: &Pool, before: u32, index: u32) -> bool {
     }
     let (a, b) = (pool.headers(before), pool.headers(index));
     let (ip, tcp) = (usize::from(last.ip_at), usize::from(last.tcp_at));
-    // Stations and tag; what routers may read or write, the mark of congestion among it; the reserved bits of TCP.
+    // Stations and tag; what routers may read or write, the mark of congestion among it; the
+    // reserved bits of TCP.
     let of_ip = if a[ip] >> 4 == 4 {
         a[ip + 1] == b[ip + 1] && a[ip + 6] == b[ip + 6] && a[ip + 8] == b[ip + 8]
     } else {
@@ -119,8 +121,9 @@ impl Head {
         &self.bytes[..self.len]
     }
 
-    /// The header of the unit that begins with `first`: sequence number and clock of that; acknowledgement, window and echo of the last. With `sum`, that of the
-    /// payload, the checksum is finished; without, it is left to be.
+    /// The header of the unit that begins with `first`: sequence number and clock of that;
+    /// acknowledgement, window and echo of the last. With `sum`, that of the payload, the checksum
+    /// is finished; without, it is left to be.
     pub(crate) fn new(pool: &Pool, first: u32, extent: &Extent, sum: Option<Sum>) -> Head {
         let (start, end) = (*pool.item(first), *pool.item(extent.last));
         let headers = pool.headers(first);
@@ -166,7 +169,8 @@ impl Head {
     }
 }
 
-/// Writes the length of a segment into the IP header before it; IPv4's checksum follows by the difference (RFC 1624). Says which family it is.
+/// Writes the length of a segment into the IP header before it; IPv4's checksum follows by the
+/// difference (RFC 1624). Says which family it is.
 pub(crate) fn set_length(ip: &mut [u8], segment_len: usize) -> Gso {
     if ip[0] >> 4 == 6 {
         put16(ip, V6_LENGTH_AT, segment_len as u16);

@@ -211,7 +211,8 @@ fn what_is_unsound_is_refused_and_harms_nothing() {
 }
 
 proptest! {
-    /// Of every flow the same leaves as without pacing, in the same order, and nothing stays for longer than a millisecond.
+    /// Of every flow the same leaves as without pacing, in the same order, and nothing stays for
+    /// longer than a millisecond.
     #[test]
     fn of_each_flow_the_same_leaves_in_the_same_order(
         steps in prop::collection::vec((0u16..5, 0usize..20, 0u64..700_000), 1..200),

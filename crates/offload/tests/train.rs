@@ -1,4 +1,5 @@
-//! Trains: what is joined for a stack of our own, and that the stack sees the same stream and the same holes as without.
+//! Trains: what is joined for a stack of our own, and that the stack sees the same stream and the
+//! same holes as without.
 
 use millrace_offload::Train;
 use millrace_wire::checksum::{self, Sum};

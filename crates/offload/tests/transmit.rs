@@ -212,7 +212,8 @@ impl Sink for Joined {
 }
 
 proptest! {
-    /// What is cut here is joined again by the other side of this crate, and every checksum is right by a full look.
+    /// What is cut here is joined again by the other side of this crate, and every checksum is
+    /// right by a full look.
     #[test]
     fn cut_and_joined_again(
         payload in prop::collection::vec(any::<u8>(), 1..6000), size in 100u16..1900, v6: bool, vlan: bool,

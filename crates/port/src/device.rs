@@ -46,7 +46,8 @@ pub fn queues(name: &str) -> u16 {
 }
 
 #[cfg(feature = "xdp")]
-/// Whether a device takes the tags of virtual LANs off what it receives, so that an XDP program sees none, while the kernel has devices of such LANs on it.
+/// Whether a device takes the tags of virtual LANs off what it receives, so that an XDP program
+/// sees none, while the kernel has devices of such LANs on it.
 pub(crate) fn hides_tags(name: &str) -> bool {
     let mut answer = [FLAGS, 0];
     let asked = socket().and_then(|socket| ask_driver(socket.as_fd(), name, &mut answer));

@@ -80,13 +80,14 @@ pub(crate) fn interface_call(
     operation: libc::Ioctl,
     request: &mut Request,
 ) -> io::Result<()> {
-    // SAFETY: every operation passed here reads and writes at most one `struct ifreq`, as which `request` is laid out, and what that points to; both outlive
-    // the call.
+    // SAFETY: every operation passed here reads and writes at most one `struct ifreq`, as which
+    // `request` is laid out, and what that points to; both outlive the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), operation, std::ptr::from_mut(request)) })
         .map(drop)
 }
 
-/// Asks the driver of a device (`SIOCETHTOOL`): `question` begins with the command, and is as long as that one's structure.
+/// Asks the driver of a device (`SIOCETHTOOL`): `question` begins with the command, and is as long
+/// as that one's structure.
 pub(crate) fn ask_driver<const N: usize>(
     socket: BorrowedFd<'_>,
     device: &str,

@@ -13,17 +13,20 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::netlink::Netlink;
 use crate::spec::Route;
 
-/// Changes of links, addresses and routes are told: `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_IFADDR`, `RTNLGRP_IPV6_ROUTE`. A
-/// link that goes down takes its routes with it without a word of each.
+/// Changes of links, addresses and routes are told: `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`,
+/// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_IFADDR`, `RTNLGRP_IPV6_ROUTE`. A link that goes down takes
+/// its routes with it without a word of each.
 const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
 
 /// What the kernel has on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Its addresses and the lengths of their prefixes, those of IPv4 first, each family in the kernel's order. Those that mean something on this link alone, and those that
-    /// it does not use (yet), are left out.
+    /// Its addresses and the lengths of their prefixes, those of IPv4 first, each family in the
+    /// kernel's order. Those that mean something on this link alone, and those that it does not use
+    /// (yet), are left out.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The routes of its main table by gateways on the device: of several to one prefix the one that it uses.
+    /// The routes of its main table by gateways on the device: of several to one prefix the one
+    /// that it uses.
     pub routes: Vec<Route>,
 }
 
@@ -65,7 +68,8 @@ pub fn network(device: u32) -> io::Result<Network> {
     Ok(found)
 }
 
-/// The address of a message and the length of its prefix, if it is one to speak from to others than neighbours.
+/// The address of a message and the length of its prefix, if it is one to speak from to others than
+/// neighbours.
 fn usable(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     let unsettled = AddressFlags::Tentative | AddressFlags::Dadfailed;
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
@@ -170,7 +174,8 @@ impl Changes {
         unsafe { BorrowedFd::borrow_raw(self.0.0.as_raw_fd()) }
     }
 
-    /// Takes what was told, which is to be read anew anyway: also when there was so much of it that some was lost.
+    /// Takes what was told, which is to be read anew anyway: also when there was so much of it that
+    /// some was lost.
     pub fn take(&mut self) {
         let mut scrap = Vec::with_capacity(8192);
         loop {

@@ -1,14 +1,16 @@
 //! Packet ports: sources and sinks of Ethernet frames.
 //!
-//! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB cross in one call each way.
-//! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer address of our own.
+//! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB
+//!   cross in one call each way.
+//! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer
+//!   address of our own.
 //! * [`macvtap`]: a TAP device's descriptor on top of such a device.
 //! * [`xdp`]: such a device too, by AF_XDP sockets past the kernel's stack.
 //! * [`tun`]: a TUN device, with IP packets instead of frames.
 //! * [`pair`]: two ends in memory.
 //!
-//! [`spec`] describes a link, and [`open`](mod@open) opens it. A new kind of link is a module here and an arm in these two.
-//! [`kernel`] is what the kernel has on a device, for those that share it.
+//! [`spec`] describes a link, and [`open`](mod@open) opens it. A new kind of link is a module here
+//! and an arm in these two. [`kernel`] is what the kernel has on a device, for those that share it.
 //!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
 
@@ -42,9 +44,11 @@ pub use relay::{Relay, Relayed};
 
 pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 
-/// The largest frame that a port receives, in bytes: Ethernet header and the largest IP datagram. A buffer that is smaller may cut frames off.
+/// The largest frame that a port receives, in bytes: Ethernet header and the largest IP datagram. A
+/// buffer that is smaller may cut frames off.
 pub const FRAME_MAX: usize = ethernet::HEADER_LEN + 0xffff;
-/// A buffer of so many bytes has room for what some devices put before a frame, too, which costs less than a place of its own.
+/// A buffer of so many bytes has room for what some devices put before a frame, too, which costs
+/// less than a place of its own.
 pub const BUFFER_LEN: usize = FRAME_MAX + vnet::LEN;
 /// How many slices a frame may be given in, its head included.
 pub const PARTS_MAX: usize = 65;
@@ -87,21 +91,24 @@ pub struct Counters {
 
 /// A source and sink of frames, owned by one thread. Nothing blocks.
 pub trait Port {
-    /// Receives one frame into `buffer`, which has [`FRAME_MAX`] bytes, better [`BUFFER_LEN`]; `None` when there is none now.
+    /// Receives one frame into `buffer`, which has [`FRAME_MAX`] bytes, better [`BUFFER_LEN`];
+    /// `None` when there is none now.
     ///
     /// # Errors
     /// Those of the device, after which it is of no more use: it is gone.
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>>;
 
-    /// Sends one frame, which is `head` and both parts of `payload` in a row. `false` when there is no room for it now, or the device is
-    /// down: it is refused and counted.
+    /// Sends one frame, which is `head` and both parts of `payload` in a row. `false` when there is
+    /// no room for it now, or the device is down: it is refused and counted.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for a frame that the port cannot send at all, or an offload that its capabilities do not name; else those of the device.
+    /// [`io::ErrorKind::InvalidInput`] for a frame that the port cannot send at all, or an offload
+    /// that its capabilities do not name; else those of the device.
     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool>;
 
-    /// Has what was sent since the last call leave, on a port that collects frames. To be called after each burst. `false` when the device takes no more now and
-    /// frames are left: this is to be called again soon, since nothing else says when it will.
+    /// Has what was sent since the last call leave, on a port that collects frames. To be called
+    /// after each burst. `false` when the device takes no more now and frames are left: this is to
+    /// be called again soon, since nothing else says when it will.
     ///
     /// # Errors
     /// Those of the device.
@@ -109,10 +116,12 @@ pub trait Port {
         Ok(true)
     }
 
-    /// The descriptor that becomes readable when there is a frame to receive; none where polling is the only way.
+    /// The descriptor that becomes readable when there is a frame to receive; none where polling is
+    /// the only way.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether received segments may be worth joining: they can come one by one though their sender made many at once.
+    /// Whether received segments may be worth joining: they can come one by one though their sender
+    /// made many at once.
     fn gives_segments(&self) -> bool {
         !self.capabilities().rx_aggregated
     }
@@ -123,7 +132,8 @@ pub trait Port {
     /// What went through it.
     fn counters(&self) -> Counters;
 
-    /// What tells, from any thread, what the kernel has counted at its queues; none where the kernel does not count.
+    /// What tells, from any thread, what the kernel has counted at its queues; none where the
+    /// kernel does not count.
     #[cfg(feature = "xdp")]
     fn gauges(&self) -> Vec<xdp::Gauge> {
         Vec::new()

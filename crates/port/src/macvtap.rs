@@ -1,8 +1,10 @@
 //! macvtap: a TAP device's descriptor on top of a network device that is there.
 //!
-//! The kernel makes a device on top of the other, with a link-layer address of its own, and what that sends and receives crosses as on a TAP device: up to 64 KB in one
-//! call, with the device's own segmentation and aggregation. Unlike a TAP device it would outlive its descriptors; so it is made in a network namespace that
-//! nobody else has, and goes with that when the ports are gone, however the process ended.
+//! The kernel makes a device on top of the other, with a link-layer address of its own, and what
+//! that sends and receives crosses as on a TAP device: up to 64 KB in one call, with the device's
+//! own segmentation and aggregation. Unlike a TAP device it would outlive its descriptors; so it is
+//! made in a network namespace that nobody else has, and goes with that when the ports are gone,
+//! however the process ended.
 
 mod request;
 
@@ -35,7 +37,8 @@ pub struct Config {
     pub device: String,
     /// How many queues, each a port; 1 to 256.
     pub queues: u16,
-    /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
+    /// The stack's address; a random, locally administered one when there is none. It must not be
+    /// the device's own.
     pub mac: Option<Mac>,
 }
 
@@ -183,7 +186,8 @@ pub fn open(config: &Config) -> Result<Vec<Macvtap>, Error> {
         .collect()
 }
 
-/// A network namespace that nobody is in. The kernel has no IPv6 there: it would speak in the stack's name.
+/// A network namespace that nobody is in. The kernel has no IPv6 there: it would speak in the
+/// stack's name.
 fn namespace() -> io::Result<OwnedFd> {
     let made = std::thread::spawn(|| {
         // SAFETY: a call with a number only; it moves this thread, which ends here, and no other.
@@ -196,7 +200,8 @@ fn namespace() -> io::Result<OwnedFd> {
         .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
-/// Makes the device; its number, which its descriptor is named after. Numbers are drawn, since the names are the machine's, not the namespace's.
+/// Makes the device; its number, which its descriptor is named after. Numbers are drawn, since the
+/// names are the machine's, not the namespace's.
 fn make(on: u32, namespace: &OwnedFd, mac: Mac) -> io::Result<u32> {
     let netlink = Netlink::open()?;
     let mut tried = 0;

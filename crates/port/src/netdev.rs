@@ -1,4 +1,5 @@
-//! What drivers tell of themselves by the kernel's `netdev` family of generic netlink (Linux 6.3; NAPI 6.8).
+//! What drivers tell of themselves by the kernel's `netdev` family of generic netlink (Linux 6.3;
+//! NAPI 6.8).
 
 use std::io;
 
@@ -81,7 +82,8 @@ pub fn pollers(device: &str) -> io::Result<usize> {
     Ok(count)
 }
 
-/// Of how many of a device's queues for receiving the driver tells the kernel which poller serves them, without which no AF_XDP socket can be busy-polled (since Linux 6.13).
+/// Of how many of a device's queues for receiving the driver tells the kernel which poller serves
+/// them, without which no AF_XDP socket can be busy-polled (since Linux 6.13).
 ///
 /// # Errors
 /// There is no such device, or the kernel does not tell.
@@ -183,7 +185,8 @@ fn exchange(socket: &Socket, question: &[u8], mut each: impl FnMut(u16, &[u8])) 
     }
 }
 
-/// What begins with its own length, a number of so many bytes, and what follows at the next multiple of four.
+/// What begins with its own length, a number of so many bytes, and what follows at the next
+/// multiple of four.
 fn split(bytes: &[u8], of: usize) -> Option<(&[u8], &[u8])> {
     let mut len = [0; 4];
     len[..of].copy_from_slice(bytes.get(..of)?);

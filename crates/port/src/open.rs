@@ -26,13 +26,16 @@ use crate::{Port, Relay, packet, tap, tun};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// How many ports there are to be, each with queues of its own: one for each thread that owns one.
+    /// How many ports there are to be, each with queues of its own: one for each thread that owns
+    /// one.
     pub queues: u16,
-    /// The kernel's addresses at the other end, where that is the kernel, with the bits of their prefixes.
+    /// The kernel's addresses at the other end, where that is the kernel, with the bits of their
+    /// prefixes.
     pub hosts: Vec<(IpAddr, u8)>,
     /// Largest IP packet in bytes of a device that is made here.
     pub mtu: u16,
-    /// The virtual LAN (IEEE 802.1Q) whose tag the frames have, 1 to 4094; without it they have none.
+    /// The virtual LAN (IEEE 802.1Q) whose tag the frames have, 1 to 4094; without it they have
+    /// none.
     pub vlan: Option<u16>,
     /// The link-layer address; a random, locally administered one when there is none.
     pub mac: Option<Mac>,
@@ -197,7 +200,8 @@ pub enum Error {
     /// No number of a virtual LAN.
     #[error("there is no virtual LAN {0}; they are numbered 1 to 4094")]
     Vlan(u16),
-    /// The port sees no tags: AF_XDP sockets and TUN devices do not, and a macvtap device is on one LAN.
+    /// The port sees no tags: AF_XDP sockets and TUN devices do not, and a macvtap device is on one
+    /// LAN.
     #[error(
         "this link sees no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
     )]

@@ -1,8 +1,10 @@
 //! Packet sockets: a port on a network device that the kernel goes on using.
 //!
-//! The stack has a link-layer address of its own on it, for which the device listens promiscuously; a filter in the kernel keeps everything
-//! else from the sockets, and the kernel takes no notice of frames to that address. Checksums and segments are left to the device, or to
-//! the kernel if the device cannot, and what the kernel has aggregated arrives in one piece. Several queues are sockets of one fanout group.
+//! The stack has a link-layer address of its own on it, for which the device listens promiscuously;
+//! a filter in the kernel keeps everything else from the sockets, and the kernel takes no notice of
+//! frames to that address. Checksums and segments are left to the device, or to the kernel if the
+//! device cannot, and what the kernel has aggregated arrives in one piece. Several queues are
+//! sockets of one fanout group.
 
 mod error;
 pub(crate) mod socket;
@@ -32,9 +34,11 @@ pub struct Config {
     pub device: String,
     /// How many queues, each a port; 1 to 256.
     pub queues: u16,
-    /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
+    /// The stack's address; a random, locally administered one when there is none. It must not be
+    /// the device's own.
     pub mac: Option<Mac>,
-    /// The virtual LAN that the stack is on: its frames have this tag on the device; without one they have none. Others are the kernel's.
+    /// The virtual LAN that the stack is on: its frames have this tag on the device; without one
+    /// they have none. Others are the kernel's.
     pub vlan: Option<Tag>,
 }
 
@@ -54,7 +58,8 @@ pub fn open(config: &Config) -> Result<Vec<Packet>, Error> {
     open_with(config, lan)
 }
 
-/// Opens so many sockets on the device, for frames that are relayed: those of all virtual LANs are among them.
+/// Opens so many sockets on the device, for frames that are relayed: those of all virtual LANs are
+/// among them.
 ///
 /// # Errors
 /// As [`open`].
@@ -113,7 +118,8 @@ fn open_with(config: &Config, lan: Lan) -> Result<Vec<Packet>, Error> {
 pub struct Station(OwnedFd);
 
 impl Station {
-    /// From now on the port receives the frames to `mac`, whatever their virtual LAN, and those to groups. For a port of [`open_relay`].
+    /// From now on the port receives the frames to `mac`, whatever their virtual LAN, and those to
+    /// groups. For a port of [`open_relay`].
     ///
     /// # Errors
     /// Those of the kernel; the port then goes on as before.

@@ -17,8 +17,8 @@ use crate::{
 pub struct Config {
     /// The largest IP datagram, in bytes.
     pub mtu: u16,
-    /// Whether frames may be larger than that and without checksums, as if between two queues of a virtual machine's device. The other
-    /// end receives them as they are.
+    /// Whether frames may be larger than that and without checksums, as if between two queues of a
+    /// virtual machine's device. The other end receives them as they are.
     pub offload: bool,
     /// How many frames may be on the way in each direction.
     pub frames: usize,

@@ -1,4 +1,5 @@
-//! A descriptor that carries frames with a virtio-net header before each: a queue of a TAP device, or a packet socket.
+//! A descriptor that carries frames with a virtio-net header before each: a queue of a TAP device,
+//! or a packet socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -16,7 +17,8 @@ pub(crate) struct Queue {
     pub(crate) counters: Counters,
     /// The virtual LAN whose tag each frame that is sent gets.
     tag: Option<Tag>,
-    /// Whether received frames have their tags in them. If not, somebody has chosen them by their tags, and taken those off.
+    /// Whether received frames have their tags in them. If not, somebody has chosen them by their
+    /// tags, and taken those off.
     tagged_in: bool,
     /// The last frame was a short one; the next may be, too.
     was_short: bool,
@@ -28,7 +30,8 @@ const SHORT_MAX: usize = 2048;
 /// Frames of other virtual LANs that are passed over in one call.
 const FOREIGN_MAX: u32 = 64;
 
-/// Frames that are no longer than this, with what stands before them, are put together first: the kernel takes one piece with less to do than four.
+/// Frames that are no longer than this, with what stands before them, are put together first: the
+/// kernel takes one piece with less to do than four.
 const WHOLE_MAX: usize = 256;
 
 /// The pieces as one, if there is room.
@@ -52,7 +55,8 @@ impl Queue {
         }
     }
 
-    /// On the virtual LAN `tag`, if there is one; those above see nothing of it. `tagged_in`: received frames have the tag in them.
+    /// On the virtual LAN `tag`, if there is one; those above see nothing of it. `tagged_in`:
+    /// received frames have the tag in them.
     pub(crate) fn on(self, tag: Option<Tag>, tagged_in: bool) -> Queue {
         Queue {
             tag,
@@ -120,7 +124,8 @@ impl Queue {
         }
     }
 
-    /// Reads a frame and what stands before it. Where short ones come, in one piece, which the kernel has less to do with than with two; then the frame is moved to its place.
+    /// Reads a frame and what stands before it. Where short ones come, in one piece, which the
+    /// kernel has less to do with than with two; then the frame is moved to its place.
     fn read(&mut self, head: &mut [u8; vnet::LEN], buffer: &mut [u8]) -> rustix::io::Result<usize> {
         let read = if self.was_short && buffer.len() >= BUFFER_LEN {
             let read = rustix::io::read(&self.descriptor, &mut *buffer)?;
@@ -197,7 +202,8 @@ impl Queue {
                     Ok(true)
                 }
                 Err(Errno::INTR) => continue,
-                // As in `send`; or the frame is not one that the device takes, which whoever sent it to be relayed is to blame for.
+                // As in `send`; or the frame is not one that the device takes, which whoever sent
+                // it to be relayed is to blame for.
                 Err(
                     Errno::AGAIN
                     | Errno::NOBUFS
@@ -225,7 +231,8 @@ impl Queue {
         self.write(head, payload, &VnetHeader::request(offload, head))
     }
 
-    /// As [`crate::Port::send`], for a frame whose Ethernet header has been taken off; `offload` reckons with it.
+    /// As [`crate::Port::send`], for a frame whose Ethernet header has been taken off; `offload`
+    /// reckons with it.
     pub(crate) fn send_packet(
         &mut self,
         head: &[u8],

@@ -1,4 +1,5 @@
-//! Ports whose frames go on to another port: whatever is left undone in a frame is told and taken as it is.
+//! Ports whose frames go on to another port: whatever is left undone in a frame is told and taken
+//! as it is.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -23,17 +24,19 @@ pub struct Relayed {
     pub vnet: VnetHeader,
 }
 
-/// What a port is that takes part in relaying frames. The header of a frame that one port has received is what another is told when it sends it.
+/// What a port is that takes part in relaying frames. The header of a frame that one port has
+/// received is what another is told when it sends it.
 pub trait Relay: Port {
-    /// Receives one frame into `buffer`, and what does not fit there into `rest`; together they have [`crate::FRAME_MAX`] bytes and some to spare. `None` when
-    /// there is none now.
+    /// Receives one frame into `buffer`, and what does not fit there into `rest`; together they
+    /// have [`crate::FRAME_MAX`] bytes and some to spare. `None` when there is none now.
     ///
     /// # Errors
     /// Those of the device, after which it is of no more use: it is gone.
     fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>>;
 
-    /// Sends one frame, which is `head` and all of `payload` in a row: at most [`crate::PARTS_MAX`] slices. `false` when it could not be sent, for want of room or because the
-    /// device does not take it: it is dropped and counted.
+    /// Sends one frame, which is `head` and all of `payload` in a row: at most [`crate::PARTS_MAX`]
+    /// slices. `false` when it could not be sent, for want of room or because the device does not
+    /// take it: it is dropped and counted.
     ///
     /// # Errors
     /// Those of the device, after which it is of no more use.

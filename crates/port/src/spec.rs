@@ -1,4 +1,5 @@
-//! How a link is named on the command line, in configuration and in programs; addresses and routes on it.
+//! How a link is named on the command line, in configuration and in programs; addresses and routes
+//! on it.
 
 mod route;
 mod xdp;
@@ -10,7 +11,8 @@ use std::str::FromStr;
 pub use route::{Route, parse_prefix};
 pub use xdp::{BusyPoll, Mode, Xdp};
 
-/// A link to be opened. Those above `port` ask what a link is by the methods, and need not know its kind.
+/// A link to be opened. Those above `port` ask what a link is by the methods, and need not know its
+/// kind.
 ///
 /// ```
 /// use millrace_port::spec::Spec;
@@ -132,7 +134,8 @@ impl Spec {
         }
     }
 
-    /// The name of its device, if that is a network device of this machine that other stations are behind.
+    /// The name of its device, if that is a network device of this machine that other stations are
+    /// behind.
     ///
     /// ```
     /// use millrace_port::spec::Spec;
@@ -148,7 +151,8 @@ impl Spec {
         }
     }
 
-    /// Whether opening it makes a device, at whose other end is the kernel of this machine: the kernel's addresses there, and the MTU, can be chosen.
+    /// Whether opening it makes a device, at whose other end is the kernel of this machine: the
+    /// kernel's addresses there, and the MTU, can be chosen.
     ///
     /// ```
     /// use millrace_port::spec::Spec;
@@ -296,7 +300,8 @@ impl From<Spec> for String {
     }
 }
 
-/// Whether Linux takes `name` for a device; narrower than Linux, so that the name needs no quoting anywhere.
+/// Whether Linux takes `name` for a device; narrower than Linux, so that the name needs no quoting
+/// anywhere.
 ///
 /// # Errors
 /// [`Error::Name`].
@@ -327,8 +332,8 @@ impl Prefix {
     /// The address of a host on a link.
     ///
     /// # Errors
-    /// [`Error::Prefix`] when `len` is not within 1 and 30, so that there is room for two hosts; [`Error::NotAHost`] for the first or last address, or one that no
-    /// host can have.
+    /// [`Error::Prefix`] when `len` is not within 1 and 30, so that there is room for two hosts;
+    /// [`Error::NotAHost`] for the first or last address, or one that no host can have.
     pub fn of_host(address: Ipv4Addr, len: u8) -> Result<Prefix, Error> {
         let prefix = Prefix { address, len };
         if !(1..=30).contains(&len) {

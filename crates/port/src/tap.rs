@@ -1,7 +1,8 @@
 //! TAP devices: the link between this process and the kernel of its machine.
 //!
-//! Each frame is preceded by a virtio-net header, with which both sides leave checksums and the cutting into segments undone: nothing between them is a
-//! wire. A device lives as long as its ports.
+//! Each frame is preceded by a virtio-net header, with which both sides leave checksums and the
+//! cutting into segments undone: nothing between them is a wire. A device lives as long as its
+//! ports.
 
 mod address;
 mod error;
@@ -35,7 +36,8 @@ pub struct Config {
     pub up: bool,
     /// The kernel's addresses on it with the bits of their prefixes; with one it is set up, too.
     pub hosts: Vec<(IpAddr, u8)>,
-    /// The virtual LAN that the stack is on: its frames have this tag on the device, others are passed over.
+    /// The virtual LAN that the stack is on: its frames have this tag on the device, others are
+    /// passed over.
     pub vlan: Option<Tag>,
     /// The largest IP datagram in bytes, [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
@@ -43,7 +45,8 @@ pub struct Config {
     pub queues: u16,
     /// How many frames the kernel queues for each port before it drops.
     pub tx_queue_len: u32,
-    /// The address of the stack; a random, locally administered one when there is none. The kernel chooses one for its own side.
+    /// The address of the stack; a random, locally administered one when there is none. The kernel
+    /// chooses one for its own side.
     pub mac: Option<Mac>,
 }
 

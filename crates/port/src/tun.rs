@@ -1,7 +1,8 @@
 //! TUN devices: a link to the kernel of this machine that carries IP packets and no frames.
 //!
-//! A port of one puts an Ethernet header in front of each packet and takes it off again, so that a stack knows no other kind of link. There is one station at the
-//! other end, [`PEER`], and nobody to ask for it: what is not IP is dropped.
+//! A port of one puts an Ethernet header in front of each packet and takes it off again, so that a
+//! stack knows no other kind of link. There is one station at the other end, [`PEER`], and nobody
+//! to ask for it: what is not IP is dropped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -39,8 +40,9 @@ pub fn open(config: &Config) -> Result<Vec<Tun>, Error> {
     Ok(descriptors.into_iter().map(tun).collect())
 }
 
-/// Takes a device that is there already and has one queue: one that was made for this user (`ip tuntap add dev NAME mode tun user NAME`) takes no privilege. Whoever made
-/// it sets it up; `mtu` is what they have set.
+/// Takes a device that is there already and has one queue: one that was made for this user
+/// (`ip tuntap add dev NAME mode tun user NAME`) takes no privilege. Whoever made it sets it up;
+/// `mtu` is what they have set.
 ///
 /// # Errors
 /// As [`tap::open`].

@@ -1,11 +1,14 @@
 //! AF_XDP: a port on a network device that the kernel goes on using, past the kernel's own stack.
 //!
-//! The stack has a link-layer address of its own on the device. A program in the driver gives the frames to that address to a socket for each hardware
-//! queue, and passes all others to the kernel as before. What goes to groups and to everybody passes, too; the first port hears of it by a packet socket. A
-//! burst of frames costs no call into the kernel to receive, and one to send. Program, sockets and addresses go with the process, however it ends.
+//! The stack has a link-layer address of its own on the device. A program in the driver gives the
+//! frames to that address to a socket for each hardware queue, and passes all others to the kernel
+//! as before. What goes to groups and to everybody passes, too; the first port hears of it by a
+//! packet socket. A burst of frames costs no call into the kernel to receive, and one to send.
+//! Program, sockets and addresses go with the process, however it ends.
 //!
-//! Or the stack has the kernel's own addresses: then what goes to ports that the stack holds ([`Held`]) is its own, and everything else, ARP and
-//! neighbours included, the kernel's, whose table the stack asks.
+//! Or the stack has the kernel's own addresses: then what goes to ports that the stack holds
+//! ([`Held`]) is its own, and everything else, ARP and neighbours included, the kernel's, whose
+//! table the stack asks.
 //!
 //! Or everything that the device receives is ours, for frames that are relayed ([`open_relay`]).
 
@@ -47,10 +50,12 @@ use crate::{
     random_mac,
 };
 
-/// The largest MTU at which each frame fits one chunk of memory, with all that drivers want beside it: what veth allows.
+/// The largest MTU at which each frame fits one chunk of memory, with all that drivers want beside
+/// it: what veth allows.
 const WHOLE_MTU_MAX: u16 = 3498;
 const _: () = assert!(WHOLE_MTU_MAX as usize + ethernet::HEADER_LEN + 4 <= socket::SINGLE_MAX);
-/// How often the end of a burst is reached before what comes beside is heard although there are always frames.
+/// How often the end of a burst is reached before what comes beside is heard although there are
+/// always frames.
 const BESIDE_TURN: u32 = 64;
 
 /// Where the ports are to be.
@@ -66,9 +71,11 @@ pub struct Config {
     pub ports: u16,
     /// Whether the program that looks for frames runs the driver's poller.
     pub busy_poll: BusyPoll,
-    /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
+    /// The stack's address; a random, locally administered one when there is none. It must not be
+    /// the device's own.
     pub mac: Option<Mac>,
-    /// Addresses of the kernel's on this device, at most [`SHARED_MAX`] of each family, that the stack has, too: then it has the device's link-layer address. None: it has its own.
+    /// Addresses of the kernel's on this device, at most [`SHARED_MAX`] of each family, that the
+    /// stack has, too: then it has the device's link-layer address. None: it has its own.
     pub shared: Vec<IpAddr>,
 }
 
@@ -178,8 +185,9 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
     }
 }
 
-/// Opens ports on a device for frames that are relayed: all that it receives, whomever they are for. The kernel receives nothing by it meanwhile. Of the
-/// configuration, addresses are of no matter.
+/// Opens ports on a device for frames that are relayed: all that it receives, whomever they are
+/// for. The kernel receives nothing by it meanwhile. Of the configuration, addresses are of no
+/// matter.
 ///
 /// # Errors
 /// As [`open`].
@@ -432,7 +440,8 @@ impl Xdp {
         Ok(())
     }
 
-    /// Takes a frame from one of the queues: each has its turn until it has no more. Says how long it is.
+    /// Takes a frame from one of the queues: each has its turn until it has no more. Says how long
+    /// it is.
     fn take(&mut self, buffer: &mut [u8], more: &mut [u8]) -> Option<usize> {
         let count = self.queues.len();
         for _ in 0..count {
@@ -456,7 +465,8 @@ impl Xdp {
         }
     }
 
-    /// What comes beside. It is looked at where nothing else has come since, or after many bursts: that costs a call.
+    /// What comes beside. It is looked at where nothing else has come since, or after many bursts:
+    /// that costs a call.
     fn receive_beside(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
         let Some(beside) = &mut self.beside else {
             return Ok(None);

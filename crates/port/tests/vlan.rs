@@ -1,4 +1,5 @@
-//! Ports on a virtual LAN, on a TAP device and by packet sockets, with hostile tags from the other end.
+//! Ports on a virtual LAN, on a TAP device and by packet sockets, with hostile tags from the other
+//! end.
 
 mod namespace;
 
@@ -64,8 +65,8 @@ fn receive(port: &mut dyn Port) -> Option<Vec<u8>> {
     None
 }
 
-/// What `far`, which adds and takes nothing, sends with one tag reaches `near`, which is on LAN 7, as if it had none, and the other way round. Other
-/// tags, two tags, no tag and half a tag do not.
+/// What `far`, which adds and takes nothing, sends with one tag reaches `near`, which is on LAN 7,
+/// as if it had none, and the other way round. Other tags, two tags, no tag and half a tag do not.
 fn exchange(near: &mut dyn Port, far: &mut dyn Port) {
     let mac = near.capabilities().mac;
     let plain = frame(mac, &[], OURS, b"seven");

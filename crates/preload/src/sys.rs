@@ -344,9 +344,9 @@ pub fn epoll_now(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize
     )
 }
 
-/// The present events of descriptors, without waiting. A signal that is about to be handled ends the
-/// kernel's `ppoll` with EINTR if nothing is ready, even a `ppoll` that does not wait. The call is
-/// then repeated: the sleep of the program's call decides whether a handler ends it.
+/// The present events of descriptors, without waiting. A signal that is about to be handled ends
+/// the kernel's `ppoll` with EINTR if nothing is ready, even a `ppoll` that does not wait. The call
+/// is then repeated: the sleep of the program's call decides whether a handler ends it.
 pub fn poll_now(fds: &mut [libc::pollfd]) -> Result<usize> {
     let no_mask = std::ptr::null::<libc::sigset_t>();
     loop {

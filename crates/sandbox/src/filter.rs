@@ -1,8 +1,9 @@
 //! From the table to filters of the kernel's.
 //!
-//! Each knows two outcomes; of several outcomes the kernel takes the most severe. What is deadly ends the process:
-//! that filter is installed once, and all threads inherit it. A thread gets two more for its role: what is not in the
-//! role's table is trapped (see `refusals`), what is absent fails with ENOSYS.
+//! Each knows two outcomes; of several outcomes the kernel takes the most severe. What is deadly
+//! ends the process: that filter is installed once, and all threads inherit it. A thread gets two
+//! more for its role: what is not in the role's table is trapped (see `refusals`), what is absent
+//! fails with ENOSYS.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,8 +32,8 @@ pub(crate) fn is_available() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process when the calling thread, or one that it starts, makes a deadly call. Once, before there are
-/// threads: each filter costs its thread a tenth of a millisecond and more.
+/// Ends the process when the calling thread, or one that it starts, makes a deadly call. Once,
+/// before there are threads: each filter costs its thread a tenth of a millisecond and more.
 pub(crate) fn install_deadly() -> Result<(), Error> {
     add(&deadly()?).map_err(Error::Filter)
 }

@@ -1,5 +1,5 @@
-//! Two shards joined in memory: what the protocol costs, both ends together, with real checksums unless `offload` is given. With `join` segments are joined
-//! before a shard takes them in.
+//! Two shards joined in memory: what the protocol costs, both ends together, with real checksums
+//! unless `offload` is given. With `join` segments are joined before a shard takes them in.
 //!
 //! ```text
 //! cargo build --release -p millrace-shard --example pair
@@ -11,8 +11,9 @@
 //! target/release/examples/pair short 200000 64 waiting=100000    # beside so many that are in TIME-WAIT at the server
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pair short 20000 64
 //! ```
-//! For instructions per operation subtract the counts of two runs of different length. For bytes under valgrind set
-//! `GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000`, or `rep movsb` counts one instruction a byte.
+//! For instructions per operation subtract the counts of two runs of different length. For bytes
+//! under valgrind set `GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000`, or `rep movsb`
+//! counts one instruction a byte.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant as Clock;
@@ -30,7 +31,8 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)
 /// Virtual time that one exchange takes.
 const ROUND_US: u64 = 10;
 
-/// How fast bulk data passes in virtual time: 4 GB/s. On a link without limit windows would grow without reason.
+/// How fast bulk data passes in virtual time: 4 GB/s. On a link without limit windows would grow
+/// without reason.
 const LINK_BYTES_PER_US: u64 = 4096;
 
 /// The most that a connection may have on the way, in bytes.
@@ -111,7 +113,8 @@ fn shard(last: u8, now: Instant) -> Shard<HeapMemory> {
         Mac([2, 0, 0, 0, 0, last]),
         [last; 32],
     );
-    // All that the window allows is in memory here before any of it is taken in: more than the caches hold measures memory, not the stack.
+    // All that the window allows is in memory here before any of it is taken in: more than the
+    // caches hold measures memory, not the stack.
     (config.buffers.send_max, config.buffers.receive_max) = (BUFFER_MAX, BUFFER_MAX);
     Shard::new(config, HeapMemory::new(4 << 30), now)
 }
@@ -258,7 +261,8 @@ fn advance(shards: [&mut Shard<HeapMemory>; 2], now: Instant) {
     }
 }
 
-/// What the client sends. By itself, so that callgrind can count it (`--toggle-collect`), as are the two below.
+/// What the client sends. By itself, so that callgrind can count it (`--toggle-collect`), as are
+/// the two below.
 #[inline(never)]
 fn transmit_requests(client: &mut Shard<HeapMemory>, wire: &mut Wire, now: Instant) {
     wire.used = 0;

@@ -1,4 +1,5 @@
-//! A flood of a million requests, and eight thousand downloads that share a link. Prints what came of them.
+//! A flood of a million requests, and eight thousand downloads that share a link. Prints what came
+//! of them.
 
 use std::time::Instant;
 
@@ -16,8 +17,9 @@ fn main() {
         outcome.cookies,
         outcome.rings,
     );
-    // The fairness test of mTCP (NSDI 2014): as many as 10 Gbit/s carry 10 MiB each of in 67 seconds. And with a fifth of the rate, where a flow's share of what the path
-    // and its queue hold is two segments.
+    // The fairness test of mTCP (NSDI 2014): as many as 10 Gbit/s carry 10 MiB each of in 67
+    // seconds. And with a fifth of the rate, where a flow's share of what the path and its queue
+    // hold is two segments.
     for (rate, queue, measured_s) in [(10, 1, 67), (2, 4, 120)] {
         let start = Instant::now();
         let outcome = run(&Scenario {

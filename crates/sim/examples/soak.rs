@@ -1,4 +1,5 @@
-//! Transfers, and datagrams, over links that are impaired in every way, with one seed after the other: `soak COUNT [FIRST]`. Prints how many seeds a second were run.
+//! Transfers, and datagrams, over links that are impaired in every way, with one seed after the
+//! other: `soak COUNT [FIRST]`. Prints how many seeds a second were run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

@@ -15,7 +15,8 @@ use crate::program::Program;
 
 /// Bytes at the start of each datagram, which number it.
 const NUMBER_LEN: usize = 8;
-/// Receive memory that a socket may hold: its buffer is 212,992 bytes and one datagram, in blocks of powers of two.
+/// Receive memory that a socket may hold: its buffer is 212,992 bytes and one datagram, in blocks
+/// of powers of two.
 const MEMORY_MAX: u64 = 512 << 10;
 
 /// All datagrams that were sent, by source, destination and number.
@@ -30,8 +31,8 @@ struct Entry {
 }
 
 impl Book {
-    /// Checks that what did not arrive was dropped by somebody who counted it, and that what arrived more often was doubled by a link. Returns how many
-    /// datagrams arrived.
+    /// Checks that what did not arrive was dropped by somebody who counted it, and that what
+    /// arrived more often was doubled by a link. Returns how many datagrams arrived.
     ///
     /// # Panics
     /// When it was not.
@@ -89,7 +90,8 @@ enum Phase {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Correspondent {
-    /// At `local`, with `total` datagrams to any of `others`, of one of these `sizes` (8 bytes at least), up to `gap` apart.
+    /// At `local`, with `total` datagrams to any of `others`, of one of these `sizes` (8 bytes at
+    /// least), up to `gap` apart.
     pub fn new(
         local: SocketAddr,
         others: Vec<SocketAddr>,

@@ -1,4 +1,5 @@
-//! A flood of connection requests from addresses that do not exist, and a client in the midst of it (RFC 4987).
+//! A flood of connection requests from addresses that do not exist, and a client in the midst of it
+//! (RFC 4987).
 
 use std::net::Ipv4Addr;
 
@@ -25,7 +26,8 @@ const CLIENTS: usize = 4;
 /// What came of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// From when a client asked until it had its answer and all was closed, in microseconds: the one that took longest.
+    /// From when a client asked until it had its answer and all was closed, in microseconds: the
+    /// one that took longest.
     pub served_us: u64,
     /// The most half-open connections at any time, and their limit.
     pub half_open: [usize; 2],
@@ -47,7 +49,8 @@ pub fn run(requests: u64) -> Outcome {
         delay: Duration::from_millis(5),
         ..Link::default()
     };
-    // What it answers to addresses that do not exist goes to the gateway, which is the flooder, and there it stays.
+    // What it answers to addresses that do not exist goes to the gateway, which is the flooder, and
+    // there it stays.
     let server = network.add_host_with(Nic::Plain, link, |config| {
         config.routes = vec![Via {
             prefix: Ipv4Addr::UNSPECIFIED,

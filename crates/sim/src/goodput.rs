@@ -1,5 +1,6 @@
-//! What each congestion control makes of a path: goodput over loss, round trip and queue, and how fairly flows share. Runs are a function of what is asked, so that
-//! the figures can be kept and compared.
+//! What each congestion control makes of a path: goodput over loss, round trip and queue, and how
+//! fairly flows share. Runs are a function of what is asked, so that the figures can be kept and
+//! compared.
 
 use millrace_shard::Options;
 use millrace_tcp::congestion::Custom;
@@ -13,7 +14,8 @@ use crate::stream::{Received, Sink, Source};
 
 /// Bits per second of the tables' bottleneck.
 const RATE: u64 = 10_000_000;
-/// Payload in a full frame, and the frame, in bytes: goodput is reckoned against what can be got through.
+/// Payload in a full frame, and the frame, in bytes: goodput is reckoned against what can be got
+/// through.
 const PAYLOAD: (u64, u64) = (1_448, 1_514);
 /// The congestion controls, with Linux's names for them.
 pub const ALGORITHMS: [(&str, Algorithm); 4] = [
@@ -40,7 +42,8 @@ pub struct Scenario {
     pub custom: Option<Custom>,
     /// Connections that share the path.
     pub flows: usize,
-    /// A flow starts this many milliseconds after the one before it, less where they would not all have begun in half of the warm-up.
+    /// A flow starts this many milliseconds after the one before it, less where they would not all
+    /// have begun in half of the warm-up.
     pub apart_ms: u64,
     /// Bits per second of the bottleneck.
     pub rate: u64,
@@ -48,7 +51,8 @@ pub struct Scenario {
     pub round_trip_us: u64,
     /// Frames lost on the way there, of ten thousand.
     pub loss: u64,
-    /// Frames held up and overtaken on the way there, of ten thousand, and by how many microseconds at most.
+    /// Frames held up and overtaken on the way there, of ten thousand, and by how many microseconds
+    /// at most.
     pub reordered: (u64, u64),
     /// In quarters of the product of rate and round trip.
     pub queue: u64,
@@ -61,7 +65,8 @@ pub struct Scenario {
 }
 
 impl Default for Scenario {
-    /// One flow of CUBIC over 10 Mbit/s and 50 ms, nothing lost but in a queue of what the path holds.
+    /// One flow of CUBIC over 10 Mbit/s and 50 ms, nothing lost but in a queue of what the path
+    /// holds.
     fn default() -> Scenario {
         Scenario {
             algorithm: Algorithm::Cubic,
@@ -164,7 +169,8 @@ pub struct Sample {
     pub at_ms: u64,
     /// Congestion window, in bytes.
     pub cwnd: u32,
-    /// Bytes on the way as the sender has it: sent and neither acknowledged in any way nor taken for lost, or sent again.
+    /// Bytes on the way as the sender has it: sent and neither acknowledged in any way nor taken
+    /// for lost, or sent again.
     pub in_flight: u32,
     /// Smoothed round trip, in microseconds.
     pub srtt_us: u32,

@@ -20,13 +20,16 @@ pub struct HostId(pub(crate) usize);
 /// How a host works through what arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// After up to this time the host looks at a frame that arrived; what arrives in the meantime is taken in with it. Another for each batch.
+    /// After up to this time the host looks at a frame that arrived; what arrives in the meantime
+    /// is taken in with it. Another for each batch.
     pub batch: Duration,
-    /// How many frames the interface takes at a time, until it is empty again 10 microseconds later.
+    /// How many frames the interface takes at a time, until it is empty again 10 microseconds
+    /// later.
     pub transmit_room: usize,
     /// Whether segments that are looked at together are joined before the stack takes them in.
     pub joins: bool,
-    /// Up to this later than it would the host's thread wakes each time, for frames and timers alike: others have the processor.
+    /// Up to this later than it would the host's thread wakes each time, for frames and timers
+    /// alike: others have the processor.
     pub late: Duration,
 }
 
@@ -147,7 +150,8 @@ impl Host {
         }
     }
 
-    /// Does all that can be done now and returns the frames that leave, and when there will be more to do.
+    /// Does all that can be done now and returns the frames that leave, and when there will be more
+    /// to do.
     pub fn work(&mut self, now: Instant) -> (Vec<OnWire>, Option<Instant>) {
         let mut egress = Interface {
             capabilities: self.nic.capabilities(self.mac, self.stack.config().mtu),

@@ -1,5 +1,5 @@
-//! Whole networks in virtual time, from a seed: hosts with a [`millrace_shard::Shard`] each, links that lose, reorder, duplicate and damage, and programs whose
-//! every byte is checked.
+//! Whole networks in virtual time, from a seed: hosts with a [`millrace_shard::Shard`] each, links
+//! that lose, reorder, duplicate and damage, and programs whose every byte is checked.
 //!
 //! ```
 //! use millrace_sim::{Client, Link, Network, Nic, Plan, Server};
@@ -15,8 +15,9 @@
 //! network.settle();
 //! ```
 //!
-//! A run is a function of its seed and of what it is told: the same calls give the same frames at the same times, which
-//! [`Network::digest`] sums up. What goes wrong is a panic; [`Network::trace`] tells what led to it.
+//! A run is a function of its seed and of what it is told: the same calls give the same frames at
+//! the same times, which [`Network::digest`] sums up. What goes wrong is a panic;
+//! [`Network::trace`] tells what led to it.
 #![forbid(unsafe_code)]
 
 mod correspondent;

@@ -4,14 +4,16 @@ use millrace_tcp::{Duration, Instant};
 
 use crate::rng::Rng;
 
-/// A host's way into the network: a queue, a rate, a distance, and mishaps. `Default` has none but 100 microseconds of distance.
+/// A host's way into the network: a queue, a rate, a distance, and mishaps. `Default` has none but
+/// 100 microseconds of distance.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     /// Bits per second; `None`: frames take no time.
     pub rate: Option<u64>,
     /// How many bytes may wait for their turn; what comes beyond is lost.
     pub queue_bytes: u64,
-    /// A frame that finds so many bytes waiting is marked as having met congestion, if it may be (RFC 3168 5).
+    /// A frame that finds so many bytes waiting is marked as having met congestion, if it may be
+    /// (RFC 3168 5).
     pub mark_from: Option<u64>,
     /// How long a frame is on the way.
     pub delay: Duration,
@@ -29,13 +31,16 @@ pub struct Link {
     pub reorder_delay: Duration,
     /// How probably a frame arrives twice.
     pub duplicate: f64,
-    /// How probably one byte of a frame is changed, behind the Ethernet header: where checksums find it.
+    /// How probably one byte of a frame is changed, behind the Ethernet header: where checksums
+    /// find it.
     pub corrupt: f64,
-    /// Whether ARP and neighbour discovery are not lost with the rest: of three questions none may be answered, and then the host is unreachable.
+    /// Whether ARP and neighbour discovery are not lost with the rest: of three questions none may
+    /// be answered, and then the host is unreachable.
     pub spare_arp: bool,
     /// Whether the link is cut: nothing arrives.
     pub cut: bool,
-    /// A router on the way takes no larger datagrams than this, in bytes, and tells the sender of each that it drops.
+    /// A router on the way takes no larger datagrams than this, in bytes, and tells the sender of
+    /// each that it drops.
     pub path_mtu: Option<u16>,
     /// It tells nobody: a black hole.
     pub silent: bool,

@@ -18,11 +18,13 @@ use crate::router;
 use crate::station::Station;
 use crate::trace::Trace;
 
-/// How long nothing may be achieved before the run has failed: longer than it takes a stack to give up, or to try again at the slowest.
+/// How long nothing may be achieved before the run has failed: longer than it takes a stack to give
+/// up, or to try again at the slowest.
 const STALL: Duration = Duration::from_secs(400);
 /// How many frames may be sent in the same time.
 const STORM: u64 = 400_000;
-/// How long a network is left alone in [`Network::settle`]: longer than any timer that is left after all programs are done.
+/// How long a network is left alone in [`Network::settle`]: longer than any timer that is left
+/// after all programs are done.
 const SETTLE: Duration = Duration::from_secs(2_000);
 /// Bytes of receive rings on each host.
 const MEMORY: u64 = 1 << 30;

@@ -1,4 +1,5 @@
-//! A network interface: finishes what the stack left to it, and refuses what no interface would take.
+//! A network interface: finishes what the stack left to it, and refuses what no interface would
+//! take.
 
 use millrace_wire::checksum::{Sum, pseudo_v4, pseudo_v6};
 use millrace_wire::ethernet::{EtherType, HEADER_LEN as ETHERNET_LEN, Header as Ethernet, Mac};
@@ -229,7 +230,8 @@ fn finish_checksum(bytes: &mut [u8]) {
     segment[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// The IP header of a frame, of either family. The stack sends neither options nor extension headers.
+/// The IP header of a frame, of either family. The stack sends neither options nor extension
+/// headers.
 #[derive(Debug)]
 enum Ip {
     V4(ipv4::Header),

@@ -1,4 +1,5 @@
-//! Streams of bytes of which each says where it belongs: no two streams are alike, and no two places of one.
+//! Streams of bytes of which each says where it belongs: no two streams are alike, and no two
+//! places of one.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -29,7 +30,8 @@ impl Pattern {
         });
     }
 
-    /// The first offset at which `bytes`, which stand from `offset` on, are not those of the stream.
+    /// The first offset at which `bytes`, which stand from `offset` on, are not those of the
+    /// stream.
     pub fn first_difference(self, offset: u64, bytes: &[u8]) -> Option<u64> {
         let mut first = None;
         self.for_each_word(offset, bytes.len(), |place, word| {
@@ -43,7 +45,8 @@ impl Pattern {
         first
     }
 
-    /// Calls `visit` for each piece of the `len` bytes from `offset` on: its place among them, and what stands there.
+    /// Calls `visit` for each piece of the `len` bytes from `offset` on: its place among them, and
+    /// what stands there.
     fn for_each_word(self, offset: u64, len: usize, mut visit: impl FnMut(Range<usize>, &[u8])) {
         let mut at = 0;
         while at < len {

@@ -9,7 +9,8 @@ use millrace_tcp::Duration;
 use crate::host::Context;
 use crate::talk::{Plan, Role, Talk, role_of};
 
-/// Something that uses the stack of its host. It learns of a socket only what it is told, and must ask to be woken.
+/// Something that uses the stack of its host. It learns of a socket only what it is told, and must
+/// ask to be woken.
 pub trait Program {
     /// The view of a socket that it has adopted has changed.
     fn changed(&mut self, context: &mut Context<'_>, id: SocketId);
@@ -229,7 +230,8 @@ impl Program for Client {
     }
 }
 
-/// Connects from a port of its own to a peer that does the same: a simultaneous open, if both do it soon enough one after the other.
+/// Connects from a port of its own to a peer that does the same: a simultaneous open, if both do it
+/// soon enough one after the other.
 pub struct Peer {
     local: SocketAddr,
     remote: SocketAddr,
@@ -240,7 +242,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A peer that connects after `wait`. Of two, the one with the lower address says what the plan's client says.
+    /// A peer that connects after `wait`. Of two, the one with the lower address says what the
+    /// plan's client says.
     pub fn new(local: SocketAddr, remote: SocketAddr, plan: Plan, wait: Duration) -> Peer {
         Peer {
             local,

@@ -1,4 +1,5 @@
-//! A router on the way: its next link may take only smaller datagrams (RFC 1191, RFC 8201), and it may mark what meets congestion (RFC 3168).
+//! A router on the way: its next link may take only smaller datagrams (RFC 1191, RFC 8201), and it
+//! may mark what meets congestion (RFC 3168).
 
 use millrace_wire::ethernet::{EtherType, HEADER_LEN, Header};
 use millrace_wire::icmpv4::{Message, unreachable};
@@ -16,7 +17,8 @@ pub(crate) fn is_too_large(frame: &[u8], mtu: u16) -> bool {
         && frame.len() > HEADER_LEN + usize::from(mtu)
 }
 
-/// The frame with which the router tells the sender of `frame` that it was larger than `next_hop_mtu`; none for what must not be answered.
+/// The frame with which the router tells the sender of `frame` that it was larger than
+/// `next_hop_mtu`; none for what must not be answered.
 pub(crate) fn refuse(frame: &[u8], next_hop_mtu: u16) -> Option<Vec<u8>> {
     let (link, datagram) = Header::parse(frame).ok()?;
     if link.ethertype == EtherType::IPV6 {

@@ -49,7 +49,8 @@ fn plan(rng: &mut Rng) -> Plan {
     }
 }
 
-/// Some connections between two hosts, of which nothing is certain but what `impair` has done to the links, until all of them are done and nothing is left.
+/// Some connections between two hosts, of which nothing is certain but what `impair` has done to
+/// the links, until all of them are done and nothing is left.
 ///
 /// # Panics
 /// When a program or a stack does what it must not.
@@ -133,8 +134,9 @@ pub fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
     network.settle();
 }
 
-/// Three hosts with two programs each that send datagrams to each other, to sockets connected to somebody else and to a port that nobody has, until all of
-/// them are done and nothing is left. Returns how many arrived.
+/// Three hosts with two programs each that send datagrams to each other, to sockets connected to
+/// somebody else and to a port that nobody has, until all of them are done and nothing is left.
+/// Returns how many arrived.
 ///
 /// # Panics
 /// When a datagram arrives otherwise than it was sent, or vanishes uncounted.
@@ -143,7 +145,8 @@ pub fn datagrams(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) ->
     let mut rng = network.rng().fork();
     let v6 = rng.chance(0.3);
     let mtu = pick(&mut rng, if v6 { &[1280, 1500] } else { &[576, 1500] });
-    // Damage to two fragments may cancel out in the checksum of the datagram (RFC 1071): what may be damaged goes in one packet.
+    // Damage to two fragments may cancel out in the checksum of the datagram (RFC 1071): what may
+    // be damaged goes in one packet.
     let in_fragments = rng.chance(0.5);
     let hosts: Vec<_> = (1..=3)
         .map(|number| {

@@ -22,7 +22,8 @@ pub(crate) struct Station {
 }
 
 impl Network {
-    /// Adds a station, with the address 10.0.0.201 and so on. It answers when it is asked for its hardware address, and does nothing else.
+    /// Adds a station, with the address 10.0.0.201 and so on. It answers when it is asked for its
+    /// hardware address, and does nothing else.
     pub fn add_station(&mut self, link: Link) -> StationId {
         let number = self.stations.len() as u8 + 201;
         let line = Line::new(link, self.rng.fork());
@@ -57,7 +58,8 @@ impl Network {
         );
     }
 
-    /// The frames that the station received since the last call, without questions for its hardware address.
+    /// The frames that the station received since the last call, without questions for its hardware
+    /// address.
     pub fn take_received(&mut self, station: StationId) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.stations[station.0].received)
     }

@@ -1,4 +1,5 @@
-//! One end of a conversation over a connection: what it sends, what it expects, and that nothing else happens.
+//! One end of a conversation over a connection: what it sends, what it expects, and that nothing
+//! else happens.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,8 @@ pub struct Plan {
     pub client_bytes: u64,
     /// Bytes from server to client.
     pub server_bytes: u64,
-    /// Length of each request and of each answer in bytes: the client waits for an answer before it asks again. `None`: both talk at once.
+    /// Length of each request and of each answer in bytes: the client waits for an answer before it
+    /// asks again. `None`: both talk at once.
     pub turns: Option<(u64, u64)>,
     /// How it ends.
     pub ending: Ending,
@@ -52,7 +54,8 @@ impl Plan {
 /// How a conversation ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Each end shuts its side for writing once it has said all, and reads on to the end of the other's.
+    /// Each end shuts its side for writing once it has said all, and reads on to the end of the
+    /// other's.
     HalfClose,
     /// The client closes when it has said and heard all; the server when it reads the end.
     ClientCloses,

@@ -1,4 +1,5 @@
-//! Stations that keep to nothing: random segments to a host, and random segments into other hosts' connections.
+//! Stations that keep to nothing: random segments to a host, and random segments into other hosts'
+//! connections.
 
 mod common;
 

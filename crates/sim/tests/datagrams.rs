@@ -1,4 +1,5 @@
-//! Datagrams to and fro, under mishaps: each arrives whole or not at all, where it was sent to, and what does not was counted by who dropped it.
+//! Datagrams to and fro, under mishaps: each arrives whole or not at all, where it was sent to, and
+//! what does not was counted by who dropped it.
 
 mod common;
 

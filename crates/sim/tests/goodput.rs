@@ -1,4 +1,5 @@
-//! The figures of `docs/goodput.md` and the pictures of `docs/plots` are what the code gives. Some of them, for all take their time in a debug build.
+//! The figures of `docs/goodput.md` and the pictures of `docs/plots` are what the code gives. Some
+//! of them, for all take their time in a debug build.
 
 use std::path::{Path, PathBuf};
 
@@ -86,8 +87,10 @@ fn t8_loss_and_reordering_leave_nine_tenths_of_a_fast_link() {
     }
 }
 
-/// What a thread that wakes up to 10 ms late does not send in time it sends when it wakes: the rate that BBR finds is the path's and not the thread's
-/// (draft-cardwell-iccrg-bbr-congestion-control-00 4.2.1). One frame of a hundred is lost as well, so that one repair follows the other (4.2.3.5).
+/// What a thread that wakes up to 10 ms late does not send in time it sends when it wakes: the rate
+/// that BBR finds is the path's and not the thread's
+/// (draft-cardwell-iccrg-bbr-congestion-control-00 4.2.1). One frame of a hundred is lost as well,
+/// so that one repair follows the other (4.2.3.5).
 #[test]
 fn bbr_4_2_1_a_thread_that_wakes_late_keeps_the_rate() {
     for late_us in [3_000, 10_000] {
@@ -105,8 +108,9 @@ fn bbr_4_2_1_a_thread_that_wakes_late_keeps_the_rate() {
     }
 }
 
-/// The probe of the round trip takes 200 ms every 10 s, and what its few segments deliver is no rate: it costs a fiftieth, however many
-/// round trips go by meanwhile (draft-cardwell-iccrg-bbr-congestion-control-00 4.3.4).
+/// The probe of the round trip takes 200 ms every 10 s, and what its few segments deliver is no
+/// rate: it costs a fiftieth, however many round trips go by meanwhile
+/// (draft-cardwell-iccrg-bbr-congestion-control-00 4.3.4).
 #[test]
 fn bbr_4_3_4_a_probe_of_the_round_trip_leaves_the_rate_as_it_was() {
     let outcome = run(&Scenario {

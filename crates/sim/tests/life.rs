@@ -408,7 +408,8 @@ fn connects_that_fail_say_why() {
         );
         network.run_until_done();
         network.link_mut(two).cut = true;
-        // It was known, and is asked for again once nothing comes back; as on Linux the error is that of its address.
+        // It was known, and is asked for again once nothing comes back; as on Linux the error is
+        // that of its address.
         network.run_program(
             one,
             failing(network.address_of(two, 82), errno::EHOSTUNREACH),

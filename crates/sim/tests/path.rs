@@ -19,7 +19,8 @@ fn two_hosts(network: &mut Network, nic: Nic) -> [HostId; 2] {
     })
 }
 
-/// In the midst of a transfer the path becomes smaller, and nobody says so: it goes on, and in no smaller segments than it has to.
+/// In the midst of a transfer the path becomes smaller, and nobody says so: it goes on, and in no
+/// smaller segments than it has to.
 #[test]
 fn g3_rfc8899_4_3_a_transfer_passes_a_black_hole() {
     const BYTES: u64 = 3_000_000;

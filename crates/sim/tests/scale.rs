@@ -1,9 +1,11 @@
-//! Many at once: a flood of connection requests, and downloads that share a link. `cargo xtask sim --scale` runs the same with far more.
+//! Many at once: a flood of connection requests, and downloads that share a link.
+//! `cargo xtask sim --scale` runs the same with far more.
 
 use millrace_sim::flood;
 use millrace_sim::goodput::{Scenario, run};
 
-/// RFC 4987: a client gets through a flood of spoofed SYNs within three seconds, and the flood takes no more memory than it may.
+/// RFC 4987: a client gets through a flood of spoofed SYNs within three seconds, and the flood
+/// takes no more memory than it may.
 #[test]
 fn e1_a_client_is_served_in_a_flood() {
     let outcome = flood::run(50_000);

@@ -1,7 +1,8 @@
-//! No transfer stalls: each ends within four times of what a plain sender takes that does as Linux's does.
+//! No transfer stalls: each ends within four times of what a plain sender takes that does as
+//! Linux's does.
 //!
-//! A script made from a seed loses flights, acknowledgements and single frames. [`Script::reference`] adds up what each of
-//! these costs by the RFCs and Linux's constants.
+//! A script made from a seed loses flights, acknowledgements and single frames.
+//! [`Script::reference`] adds up what each of these costs by the RFCs and Linux's constants.
 
 mod common;
 
@@ -11,7 +12,8 @@ use millrace_tcp::Duration;
 
 /// How much longer than the reference a transfer may take.
 const FACTOR: u64 = 4;
-/// Linux's shortest retransmission time-out (TCP_RTO_MIN) and longest delay of an acknowledgement (TCP_DELACK_MIN), in microseconds.
+/// Linux's shortest retransmission time-out (TCP_RTO_MIN) and longest delay of an acknowledgement
+/// (TCP_DELACK_MIN), in microseconds.
 const RTO_MIN: u64 = 200_000;
 const DELAYED_ACK: u64 = 40_000;
 /// Segments of the first flight (RFC 6928), and bytes of one.
@@ -55,7 +57,8 @@ impl Script {
         let rtt = 2 * rng.between(500, 40_000);
         let buffer = pick(rng, &[2048, 4096, 16 << 10, 128 << 10, 1 << 20]);
         let mut outages = Vec::new();
-        // One round trip asks for the hardware address, one opens the connection, and then the first flight leaves.
+        // One round trip asks for the hardware address, one opens the connection, and then the
+        // first flight leaves.
         let mut start = 2 * rtt - rtt / 4;
         for number in 0..rng.below(4) {
             if number > 0 || rng.chance(0.4) {
@@ -83,13 +86,15 @@ impl Script {
         }
     }
 
-    /// Bytes that the receiver lets be in flight: half of its buffer is for what the packets take beside them.
+    /// Bytes that the receiver lets be in flight: half of its buffer is for what the packets take
+    /// beside them.
     fn window(&self) -> u64 {
         let most = if self.scaling { u64::MAX } else { 65_535 };
         (self.buffer / 2).min(most).max(MSS)
     }
 
-    /// How long the reference takes, in microseconds; `lost` frames were lost beside those of outages.
+    /// How long the reference takes, in microseconds; `lost` frames were lost beside those of
+    /// outages.
     fn reference(&self, lost: u64) -> u64 {
         let window = self.window();
         let first = (FIRST_FLIGHT * MSS).min(window);
@@ -104,9 +109,11 @@ impl Script {
         let round = self.rtt + if window < 4 * MSS { DELAYED_ACK } else { 0 };
         let sending = rounds * round + self.bytes * 8_000_000 / self.rate;
         let opening_and_closing = 3 * self.rtt + DELAYED_ACK;
-        // RFC 6298 2: a variance of half a round trip to begin with, and never less than the minimum.
+        // RFC 6298 2: a variance of half a round trip to begin with, and never less than the
+        // minimum.
         let rto = RTO_MIN.max(2 * self.rtt) + self.rtt;
-        // From one segment up to the window again, in the time that a whole flight takes to be sent once more.
+        // From one segment up to the window again, in the time that a whole flight takes to be sent
+        // once more.
         let again = round * (2 + u64::from((window / MSS).max(1).ilog2()));
         let outage = |outage: &Outage| 2 * (outage.end - outage.start) + rto + again;
         let outages: u64 = self.outages.iter().map(outage).sum();

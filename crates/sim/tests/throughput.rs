@@ -1,4 +1,5 @@
-//! How fast transfers are, in virtual time: a stack that is correct may still stall, or be afraid of every shadow.
+//! How fast transfers are, in virtual time: a stack that is correct may still stall, or be afraid
+//! of every shadow.
 
 mod common;
 
@@ -7,7 +8,8 @@ use millrace_shard::{Config, Options};
 use millrace_sim::{Client, Link, Network, Nic, Plan, Received, Server, Sink, Source};
 use millrace_tcp::{Duration, Ecn};
 
-/// Sends this much from one host to another and returns the payload bits per second. The links are alike.
+/// Sends this much from one host to another and returns the payload bits per second. The links are
+/// alike.
 fn measure(network: &mut Network, link: Link, bytes: u64, connections: usize) -> f64 {
     measure_with(network, link, bytes, connections, |_| {})
 }
@@ -137,7 +139,8 @@ fn rfc3168_1_marks_take_the_place_of_losses() {
 #[test]
 fn random_loss_costs_what_it_must() {
     for_seeds("random_loss_costs_what_it_must", 3, |network| {
-        // The square-root law allows about 1.22 * 1448 * 8 / (0.042 * sqrt(0.001)) = 10.6 Mbit/s with one loss in a thousand.
+        // The square-root law allows about 1.22 * 1448 * 8 / (0.042 * sqrt(0.001)) = 10.6 Mbit/s
+        // with one loss in a thousand.
         let rate = measure(
             network,
             Link {
@@ -206,7 +209,8 @@ fn t1_a_short_answer_takes_one_flight() {
         network.run_program(server, Server::new(address, plan, 1));
         network.run_program(client, Client::new(address, plan, 1, 1));
         network.run_until_done();
-        // ARP, handshake, request and answer, and the client's FIN on its way: three and a half round trips.
+        // ARP, handshake, request and answer, and the client's FIN on its way: three and a half
+        // round trips.
         let round_trips = (network.now() - start).as_micros() as f64 / 100_000.0;
         assert!(round_trips < 3.6, "{round_trips} round trips");
     });

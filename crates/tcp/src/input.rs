@@ -425,7 +425,8 @@ impl Connection {
         if in_order && !fin && end <= self.receive.edge() as i64 {
             return self.on_data_in_order(config, payload, buffer, now);
         }
-        // Nothing follows the FIN. Bytes beyond the window are not taken: the peer sends them again.
+        // Nothing follows the FIN. Bytes beyond the window are not taken: the peer sends them
+        // again.
         let limit = self.receive.edge().min(self.receive.fin) as i64;
         let fin_here = fin && end <= limit && self.take_fin_offset(end);
 

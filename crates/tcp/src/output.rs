@@ -183,8 +183,8 @@ impl Connection {
     /// SYN, or SYN-ACK.
     fn syn(&mut self, config: &Config, now: Instant) -> Outgoing {
         let (flags, ack) = match self.state {
-            // RFC 3168 6.1.1.1: only the first SYN asks for ECN. A path that drops such a SYN may let
-            // others pass.
+            // RFC 3168 6.1.1.1: only the first SYN asks for ECN. A path that drops such a SYN may
+            // let others pass.
             State::SynSent
                 if self.features.contains(Features::ECN) && self.timers.backoff() == 0 =>
             {

@@ -1,5 +1,6 @@
-//! Threads and processes that share sockets and epoll sets, in every order that comes up: wake-ups that threads take from each other, and random programs against an
-//! oracle (`tests/programs/rounds.c`, `tests/programs/interleave`).
+//! Threads and processes that share sockets and epoll sets, in every order that comes up: wake-ups
+//! that threads take from each other, and random programs against an oracle
+//! (`tests/programs/rounds.c`, `tests/programs/interleave`).
 
 use std::process::Command;
 
@@ -84,7 +85,8 @@ statements! {
     a_handler_ends_a_sleep: "interrupted",
 }
 
-/// Sets that two processes share, and looks that a signal interrupts (`tests/programs/shared_sets.c`).
+/// Sets that two processes share, and looks that a signal interrupts
+/// (`tests/programs/shared_sets.c`).
 fn check_shared_sets(world: &World) -> Result<()> {
     let program = compile::program("shared_sets")?;
     for statement in ["kept", "silent", "masked"] {

@@ -1,5 +1,6 @@
-//! Two programs of one engine, of which one does anything that a process of its user can do, from seeds (`tests/programs/tenant`). What the
-//! other one carries is right, it keeps its share of the engine, and when the processes of a seed are gone nothing of them is left.
+//! Two programs of one engine, of which one does anything that a process of its user can do, from
+//! seeds (`tests/programs/tenant`). What the other one carries is right, it keeps its share of the
+//! engine, and when the processes of a seed are gone nothing of them is left.
 //!
 //! Other seeds: `MILLRACE_SEEDS=1000..2000 make e2e ARGS=strangers`. A seed that fails is named.
 
@@ -27,7 +28,8 @@ const NEIGHBOUR: u16 = 7601;
 const BATCH: u64 = 20;
 /// Bytes of a transfer: what an echo server has room for.
 const PIECE: usize = 4096;
-/// How much the engine's own memory may grow while seeds are run, in bytes: what it keeps for later, once.
+/// How much the engine's own memory may grow while seeds are run, in bytes: what it keeps for
+/// later, once.
 const GROWTH: u64 = 24 << 20;
 
 /// The seeds of a test, or those that the environment names.
@@ -320,7 +322,8 @@ fn seeds_leave_nothing(world: &World, seeds: Range<u64>) -> Result<()> {
     house.end(world)
 }
 
-/// The rate at which a victim is served beside an attacker, and beside a neighbour that is as busy and well-behaved, in turns.
+/// The rate at which a victim is served beside an attacker, and beside a neighbour that is as busy
+/// and well-behaved, in turns.
 fn the_share_is_kept(world: &World) -> Result<()> {
     const TURNS: usize = 6;
     let house = House::build(world)?;

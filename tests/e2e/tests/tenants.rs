@@ -1,5 +1,5 @@
-//! Programs that share an engine: what one of them does on purpose leaves the others alone, and the engine
-//! as it was.
+//! Programs that share an engine: what one of them does on purpose leaves the others alone, and the
+//! engine as it was.
 
 use std::process::Stdio;
 
@@ -40,7 +40,8 @@ on_millrace_and_two_shards!(
     a_program_that_queues_all_it_can_leaves_memory_to_others,
 );
 
-/// Makes of each named function tests over AF_XDP, with one shard and with two: where it matters how frames come and go.
+/// Makes of each named function tests over AF_XDP, with one shard and with two: where it matters
+/// how frames come and go.
 macro_rules! over_xdp {
     ($($name:ident as $module:ident),* $(,)?) => { $(
         mod $module {
@@ -281,7 +282,8 @@ fn a_program_that_queues_all_it_can_leaves_memory_to_others(world: &World) -> Re
     );
     drop(kept.join().expect("accepting does not panic"));
     attacker.signal(Signal::KILL)?;
-    // Pools keep 16 MB for each shard; with what lies between blocks, a quarter of the growth at most.
+    // Pools keep 16 MB for each shard; with what lies between blocks, a quarter of the growth at
+    // most.
     wait_until("memory is given back", seconds(60), || {
         Ok(scenario::resident(pid)? < before + (most - before) / 4)
     })?;

@@ -1,12 +1,16 @@
-//! Two smoltcp stacks joined in memory, both ends together; what it is asked and what it prints is in `bench/peers/README.md`.
+//! Two smoltcp stacks joined in memory, both ends together; what it is asked and what it prints is
+//! in `bench/peers/README.md`.
 //!
-//! Configured as its users would for speed: Nagle off, acknowledgements delayed as they come (10 ms, every second segment at once), no congestion control and
-//! no timestamps (its defaults), 4 KB buffers for messages and 256 KB for bulk, to which it scales its windows. Ethernet frames of 1,514 bytes lie in buffers
-//! that are used again. It makes and checks all checksums itself.
+//! Configured as its users would for speed: Nagle off, acknowledgements delayed as they come (10
+//! ms, every second segment at once), no congestion control and no timestamps (its defaults), 4 KB
+//! buffers for messages and 256 KB for bulk, to which it scales its windows. Ethernet frames of
+//! 1,514 bytes lie in buffers that are used again. It makes and checks all checksums itself.
 //!
-//! smoltcp has neither a backlog nor events: there are as many listening sockets as connections at a time, and who uses it looks at every socket after every
-//! poll. It looks through all of its sockets for each segment, so a server's socket that waits in TIME-WAIT listens again at once, as in pools of sockets; with
-//! the ten seconds that it would keep it the cost would grow with the connections that have been.
+//! smoltcp has neither a backlog nor events: there are as many listening sockets as connections at
+//! a time, and who uses it looks at every socket after every poll. It looks through all of its
+//! sockets for each segment, so a server's socket that waits in TIME-WAIT listens again at once, as
+//! in pools of sockets; with the ten seconds that it would keep it the cost would grow with the
+//! connections that have been.
 
 mod wire;
 
@@ -33,7 +37,8 @@ const TOGETHER: usize = 64;
 const ROUND_US: i64 = 10;
 /// How fast bulk data passes in virtual time: 4 GB/s.
 const LINK_BYTES_PER_US: usize = 4096;
-/// So much virtual time without progress is a failure: longer than ARP and several retransmissions take.
+/// So much virtual time without progress is a failure: longer than ARP and several retransmissions
+/// take.
 const STUCK_US: i64 = 100_000_000;
 
 /// One end: an interface, its sockets and its link.
@@ -337,7 +342,8 @@ fn resident() -> Result<f64, String> {
     Ok(pages.ok_or("/proc/self/statm")? * 4096.0)
 }
 
-/// Bytes of each end of a connection that does nothing, buffers included; and what each connection takes more, both ends, with a message that waits to be read.
+/// Bytes of each end of a connection that does nothing, buffers included; and what each connection
+/// takes more, both ends, with a message that waits to be read.
 fn idle(count: usize) -> Result<(f64, f64), String> {
     let before = resident()?;
     let mut world = World::new(count, MESSAGE_BUFFER)?;

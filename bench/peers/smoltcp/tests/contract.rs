@@ -1,5 +1,5 @@
-//! The adapters that build without a download keep the contract of `bench/peers/README.md`. They are all tested here, since cargo gives a test no programs but
-//! those of its own package.
+//! The adapters that build without a download keep the contract of `bench/peers/README.md`. They
+//! are all tested here, since cargo gives a test no programs but those of its own package.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,7 +15,8 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{}: {error}", program.display()))
 }
 
-/// Runs it, and looks at what it prints; so many operations are expected, and of a last round that it completes some more.
+/// Runs it, and looks at what it prints; so many operations are expected, and of a last round that
+/// it completes some more.
 fn measures(program: &Path, stack: &str, arguments: &[&str], at_least: u64) {
     let output = run(program, arguments);
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,5 @@
-//! Unmodified programs as people run them, on the strict wire: nginx, redis-server, tgtd; each on the kernel and on millrace, under the same client.
+//! Unmodified programs as people run them, on the strict wire: nginx, redis-server, tgtd; each on
+//! the kernel and on millrace, under the same client.
 
 use std::net::TcpStream;
 
@@ -39,7 +40,8 @@ enum Does {
     Http(&'static str, bool),
     /// `ab`, by TLS, whether connections stay.
     Https(bool),
-    /// `redis-benchmark`: a test, so many in a pipeline, so many requests for each second that is to be measured.
+    /// `redis-benchmark`: a test, so many in a pipeline, so many requests for each second that is
+    /// to be measured.
     Redis(&'static str, u32, u64),
     /// `iscsi-perf` with these options.
     Iscsi(&'static str),

@@ -1,4 +1,5 @@
-//! The epoll server under the light client, on a wire: how many operations a second; how long they take at fixed rates is in [`crate::offered`].
+//! The epoll server under the light client, on a wire: how many operations a second; how long they
+//! take at fixed rates is in [`crate::offered`].
 
 use millrace_bench::load::Outcome;
 use millrace_bench::report::{Goal, Scenario, Subject};
@@ -14,7 +15,8 @@ use crate::{Arguments, offered};
 /// Of the kernel's strict rate, and of ours, in percent.
 const LOADS: [u32; 3] = [10, 50, 80];
 
-/// A job for each rate that is wanted; with the strict ones go the fixed rates that are parts of them.
+/// A job for each rate that is wanted; with the strict ones go the fixed rates that are parts of
+/// them.
 pub fn jobs<'a>(
     rounds: usize,
     length: f64,

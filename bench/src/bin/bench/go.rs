@@ -1,5 +1,6 @@
-//! A Go toolchain for gVisor's adapter. Where the one on the PATH is older than `go.mod` asks for, as Debian's is, it is asked for a newer one: toolchains are modules to it, so it knows
-//! where to get them (`GOPROXY`), and what it gets is compared with the sum here.
+//! A Go toolchain for gVisor's adapter. Where the one on the PATH is older than `go.mod` asks for,
+//! as Debian's is, it is asked for a newer one: toolchains are modules to it, so it knows where to
+//! get them (`GOPROXY`), and what it gets is compared with the sum here.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,5 @@
-//! What a server and its stack cost that have nothing to do: memory at start, CPU, memory of each connection.
+//! What a server and its stack cost that have nothing to do: memory at start, CPU, memory of each
+//! connection.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -34,7 +35,8 @@ struct Seen {
     cpu: f64,
     /// Bytes for each connection, of the stack's own memory.
     each: f64,
-    /// Bytes for each connection, of memory that it shares with the program, and of the program's own.
+    /// Bytes for each connection, of memory that it shares with the program, and of the program's
+    /// own.
     shared: f64,
 }
 

@@ -1,5 +1,7 @@
-//! What a run consists of: jobs that give scenarios, one after the other, with how long they take. Where there is a limit and not enough time, each has fewer rounds, down to
-//! [`LEAST`]; then the last are left out. One that fails costs its own scenarios, no others; what there is so far is on disk after each.
+//! What a run consists of: jobs that give scenarios, one after the other, with how long they take.
+//! Where there is a limit and not enough time, each has fewer rounds, down to [`LEAST`]; then the
+//! last are left out. One that fails costs its own scenarios, no others; what there is so far is on
+//! disk after each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -29,7 +31,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// One that in each round measures so many times for `length` seconds, and needs `overhead` seconds for each beside.
+    /// One that in each round measures so many times for `length` seconds, and needs `overhead`
+    /// seconds for each beside.
     pub fn new(
         name: impl Into<String>,
         rounds: usize,
@@ -73,7 +76,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// How many rounds the first of some jobs has, so that all of them end in `seconds` of plan, each giving up the same part; `None` if it does not end even with the fewest.
+/// How many rounds the first of some jobs has, so that all of them end in `seconds` of plan, each
+/// giving up the same part; `None` if it does not end even with the fewest.
 fn rounds(jobs: &[Job<'_>], seconds: f64) -> Option<usize> {
     let job = jobs.first()?;
     let once: f64 = jobs.iter().map(|job| job.once).sum();
@@ -87,7 +91,8 @@ fn rounds(jobs: &[Job<'_>], seconds: f64) -> Option<usize> {
     (job.seconds(rounds) <= seconds).then_some(rounds)
 }
 
-/// Does them all, or as much as ends before `limit`; what they give goes into the report, and with it to `folder`.
+/// Does them all, or as much as ends before `limit`; what they give goes into the report, and with
+/// it to `folder`.
 pub fn run_all(
     mut jobs: Vec<Job<'_>>,
     limit: Option<Duration>,

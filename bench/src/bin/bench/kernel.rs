@@ -1,4 +1,5 @@
-//! What connections take of the kernel's memory: both their ends, in two namespaces, held by as many processes as their descriptors need.
+//! What connections take of the kernel's memory: both their ends, in two namespaces, held by as
+//! many processes as their descriptors need.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,7 +22,8 @@ const SHARE: u64 = 15_000;
 const SPARE: u64 = 100;
 /// Connections that are there before it counts, with messages: what is free in slabs is theirs.
 const BEFORE: u64 = 1_000;
-/// The slabs are at rest when they change by less between two looks, this far apart; so often is looked.
+/// The slabs are at rest when they change by less between two looks, this far apart; so often is
+/// looked.
 const AT_REST: f64 = 65_536.0;
 const BETWEEN: Duration = Duration::from_millis(100);
 const LOOKS: usize = 30;
@@ -58,7 +60,8 @@ pub fn each(count: u64) -> Result<Said> {
     let established = slabs_at_rest()?;
     more.send()?;
     let waiting = slabs_at_rest()?;
-    // The servers first: a client that has sent what nobody reads is told so, and nothing waits for anything.
+    // The servers first: a client that has sent what nobody reads is told so, and nothing waits for
+    // anything.
     for held in [first, more] {
         drop(held.servers);
         drop(held.inputs);

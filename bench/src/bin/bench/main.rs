@@ -1,6 +1,9 @@
-//! `make bench`: millrace beside other stacks, in turns, in one run, and a report of it. Protocol only, in memory; one epoll server on millrace over TAP and on the
-//! kernel over veth under the same client on the kernel's side; both on a wire under a light user-level client, for all they can do and at fixed rates; applications there; bulk over a path with
-//! loss; memory of connections; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair under the kernel's client, too.
+//! `make bench`: millrace beside other stacks, in turns, in one run, and a report of it. Protocol
+//! only, in memory; one epoll server on millrace over TAP and on the kernel over veth under the
+//! same client on the kernel's side; both on a wire under a light user-level client, for all they
+//! can do and at fixed rates; applications there; bulk over a path with loss; memory of
+//! connections; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap`
+//! millrace is on the veth pair under the kernel's client, too.
 
 mod applications;
 mod command;
@@ -34,7 +37,8 @@ use millrace_e2e::{Link, Stack};
 
 use crate::servers::Server;
 
-/// Measures millrace beside other stacks: A B A B, at least five times; prints ratios and writes a report.
+/// Measures millrace beside other stacks: A B A B, at least five times; prints ratios and writes a
+/// report.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Two short rounds
@@ -46,11 +50,13 @@ struct Arguments {
     /// How long each measurement takes, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only scenarios whose name contains one of these, with commas between; or whose name is `=NAME`
+    /// Only scenarios whose name contains one of these, with commas between; or whose name is
+    /// `=NAME`
     #[arg(long, default_value = "")]
     only: String,
-    /// What millrace is on: `tap`; or `xdp` or `macvtap`, on the same kind of veth pair as the kernel, which then has no offloads for either; the server and what serves it
-    /// on core 0, the client on core 1
+    /// What millrace is on: `tap`; or `xdp` or `macvtap`, on the same kind of veth pair as the
+    /// kernel, which then has no offloads for either; the server and what serves it on core 0, the
+    /// client on core 1
     #[arg(long, default_value = "tap", value_parser = link)]
     link: Link,
     /// Only the kernel, to see that the measuring works
@@ -59,14 +65,17 @@ struct Arguments {
     /// Only millrace, to take samples of it
     #[arg(long, conflicts_with = "kernel_only")]
     millrace_only: bool,
-    /// One more stack for what is done in memory: a program that keeps the contract of bench/peers/README.md; as often as wanted
+    /// One more stack for what is done in memory: a program that keeps the contract of
+    /// bench/peers/README.md; as often as wanted
     #[arg(long, value_name = "NAME=PROGRAM", value_parser = peer)]
     peer: Vec<(String, PathBuf)>,
-    /// One more stack as a server, over TAP and on a wire: a command that starts it at an address; as often as wanted. bench/peers/README.md says what it is told by
-    /// {mode}, {link}, {device}, {address}, {host}, {port} and {sockets}
+    /// One more stack as a server, over TAP and on a wire: a command that starts it at an address;
+    /// as often as wanted. bench/peers/README.md says what it is told by {mode}, {link}, {device},
+    /// {address}, {host}, {port} and {sockets}
     #[arg(long, value_name = "NAME=COMMAND", value_parser = servers::parse)]
     server: Vec<(String, String)>,
-    /// Has it end in so many minutes, building not counted: with fewer rounds, though not fewer than 3, and then without what would not end in time
+    /// Has it end in so many minutes, building not counted: with fewer rounds, though not fewer
+    /// than 3, and then without what would not end in time
     #[arg(long)]
     minutes: Option<f64>,
     /// Where the report is written: DATE.json, DATE.html, and DATE.md with its plots

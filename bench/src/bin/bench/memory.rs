@@ -1,4 +1,5 @@
-//! What connections take of memory: two stacks of one kind joined in memory, both ends together, by the size of the process; and beside them the kernel's, by its slabs.
+//! What connections take of memory: two stacks of one kind joined in memory, both ends together, by
+//! the size of the process; and beside them the kernel's, by its slabs.
 
 use std::process::Command;
 
@@ -12,7 +13,8 @@ use crate::kernel::{self, Said};
 use crate::protocol::Peer;
 use crate::subjects::print;
 
-/// Connections, the most first, and about how many seconds all stacks take for them. The goal is of the most that are measured.
+/// Connections, the most first, and about how many seconds all stacks take for them. The goal is of
+/// the most that are measured.
 const COUNTS: [(u64, &str, f64); 4] = [
     (1_000_000, "1m", 14.0),
     (100_000, "100k", 26.0),
@@ -57,7 +59,8 @@ pub fn is_wanted(arguments: &Arguments) -> bool {
     counts(arguments).next().is_some()
 }
 
-/// A job for each number of connections that is wanted in one of the kinds; a quick run has no time for the most.
+/// A job for each number of connections that is wanted in one of the kinds; a quick run has no time
+/// for the most.
 pub fn jobs<'a>(arguments: &'a Arguments, peers: &'a [Peer]) -> Vec<Job<'a>> {
     let job = |(at, (count, size, seconds)): (usize, (u64, &'static str, f64))| {
         let first = format!("{}-{size}", KINDS[0].0);

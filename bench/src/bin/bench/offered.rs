@@ -1,4 +1,5 @@
-//! The epoll server under the light client, on a wire, at fixed rates: how long operations take when so many begin each second, whoever is late.
+//! The epoll server under the light client, on a wire, at fixed rates: how long operations take
+//! when so many begin each second, whoever is late.
 
 use anyhow::{Context as _, Result};
 use millrace_bench::figures::{Spread, short};
@@ -13,7 +14,8 @@ use crate::work::Work;
 
 /// Ours, at a part of its own rate.
 const OWN: &str = "millrace, of its own";
-/// Who does less of what is due than this does not carry it; the rest may be late at the end of a run by chance.
+/// Who does less of what is due than this does not carry it; the rest may be late at the end of a
+/// run by chance.
 const CARRIED: f64 = 0.98;
 /// Other stacks have no goals here, and take part in so many rounds at most.
 pub const ROUNDS: usize = 3;

@@ -1,4 +1,5 @@
-//! What the designs that this comes from said of themselves, beside what this run, or another command, says of ours.
+//! What the designs that this comes from said of themselves, beside what this run, or another
+//! command, says of ours.
 
 use millrace_bench::figures::short;
 use millrace_bench::report::{Original, Scenario};

@@ -1,5 +1,5 @@
-//! Protocol only: two stacks of one kind joined in memory, everything in one thread, checksums computed and looked at. The adapters keep the contract of
-//! `bench/peers/README.md`.
+//! Protocol only: two stacks of one kind joined in memory, everything in one thread, checksums
+//! computed and looked at. The adapters keep the contract of `bench/peers/README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,8 @@ struct Work {
     /// Two lengths whose difference is counted.
     counted: [u64; 2],
     unit: Unit,
-    /// The most nanoseconds of an operation, or the least GB/s; and the most instructions, of an operation or of a byte.
+    /// The most nanoseconds of an operation, or the least GB/s; and the most instructions, of an
+    /// operation or of a byte.
     goals: [f64; 2],
 }
 
@@ -104,7 +105,8 @@ struct Said {
     seconds: f64,
 }
 
-/// A job for each work that is wanted, timed and counted. `length`: about how long each takes, in seconds.
+/// A job for each work that is wanted, timed and counted. `length`: about how long each takes, in
+/// seconds.
 pub fn jobs<'a>(
     rounds: usize,
     length: f64,
@@ -216,7 +218,8 @@ pub fn gvisor() -> Result<PathBuf> {
     let program = target()?.join("millrace-peer-gvisor");
     let folder = peer_folder("gvisor");
     let mut command = Command::new(go::toolchain(&folder)?);
-    // No parts of another toolchain; and nothing is asked of git, which answers only whose checkout it is.
+    // No parts of another toolchain; and nothing is asked of git, which answers only whose checkout
+    // it is.
     command
         .env_remove("GOROOT")
         .args(["build", "-buildvcs=false", "-o"])
@@ -350,7 +353,8 @@ fn counted(work: &Work, peers: &[Peer]) -> Scenario {
     )
 }
 
-/// Instructions of a whole run. Long copies are to be counted by what they copy, not as one instruction of `rep movsb`.
+/// Instructions of a whole run. Long copies are to be counted by what they copy, not as one
+/// instruction of `rep movsb`.
 fn instructions(peer: &Peer, work: &Work, count: u64) -> Result<f64> {
     let mut command = Command::new("valgrind");
     command

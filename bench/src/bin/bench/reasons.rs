@@ -1,4 +1,5 @@
-//! Why a goal is missed, or another stack is ahead, as far as profiles and counts have shown it. It is said in the report when it is so.
+//! Why a goal is missed, or another stack is ahead, as far as profiles and counts have shown it. It
+//! is said in the report when it is so.
 
 use millrace_bench::report::Scenario;
 

@@ -1,4 +1,5 @@
-//! How it scales with cores: what `make bench-scaling` wrote last here, or on the reference machine.
+//! How it scales with cores: what `make bench-scaling` wrote last here, or on the reference
+//! machine.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! One server on millrace and on the kernel, and others' that do the same, in turns, under the same client on the kernel's side.
+//! One server on millrace and on the kernel, and others' that do the same, in turns, under the same
+//! client on the kernel's side.
 
 use std::net::SocketAddr;
 use std::time::Duration;

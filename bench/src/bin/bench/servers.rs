@@ -1,4 +1,5 @@
-//! Servers with a stack inside them: our own, those of other stacks with an adapter in `bench/peers`, and what `--server` names.
+//! Servers with a stack inside them: our own, those of other stacks with an adapter in
+//! `bench/peers`, and what `--server` names.
 
 use std::path::PathBuf;
 
@@ -27,7 +28,8 @@ pub enum Whose {
 pub struct Server {
     /// What starts it.
     pub other: Other,
-    /// How many addresses its client has on a wire, as far as it looks up neighbours fast and keeps them.
+    /// How many addresses its client has on a wire, as far as it looks up neighbours fast and keeps
+    /// them.
     pub neighbours: u8,
     /// Whose it is.
     pub whose: Whose,

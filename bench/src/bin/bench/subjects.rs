@@ -11,7 +11,8 @@ pub fn name(stack: Stack) -> String {
     format!("{stack:?}").to_lowercase()
 }
 
-/// One more value of a subject, or why not. One that has failed in its first round is not tried again.
+/// One more value of a subject, or why not. One that has failed in its first round is not tried
+/// again.
 pub fn attempt(
     subject: &mut Subject,
     value: impl Fn(&Outcome) -> f64,

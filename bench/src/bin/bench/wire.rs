@@ -1,5 +1,7 @@
-//! A server and a light client at the two ends of a veth pair that is as a wire to both: no offloads, the server and what serves it on core 0, the client on core 1. The
-//! client is `millrace load`, or an unmodified program under `millrace run`, by AF_XDP; so is the server's stack when it is ours.
+//! A server and a light client at the two ends of a veth pair that is as a wire to both: no
+//! offloads, the server and what serves it on core 0, the client on core 1. The client is
+//! `millrace load`, or an unmodified program under `millrace run`, by AF_XDP; so is the server's
+//! stack when it is ours.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,7 +57,8 @@ pub enum Layout {
     Natural,
     /// On the server's core.
     Strict,
-    /// There as well, by a kernel whose server asks the device for [`POLLED`] microseconds before it sleeps.
+    /// There as well, by a kernel whose server asks the device for [`POLLED`] microseconds before
+    /// it sleeps.
     Polling,
 }
 
@@ -68,7 +71,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Starts a server on a stack, and waits until `is_ready`; its words are made when the address that it serves is known.
+    /// Starts a server on a stack, and waits until `is_ready`; its words are made when the address
+    /// that it serves is known.
     pub fn start(
         stack: Stack,
         layout: Layout,
@@ -108,7 +112,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Starts a server of another stack, on a device where the kernel has the server's address, unless that stack has it alone.
+    /// Starts a server of another stack, on a device where the kernel has the server's address,
+    /// unless that stack has it alone.
     pub fn start_other(server: &Server, layout: Layout, service: Service<'_>) -> Result<Wire> {
         let (world, process) = server.other.on_wire(service, &["taskset", "-c", SERVER])?;
         let wire = Wire {
@@ -122,7 +127,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// From now on what the server receives is worked on on its own core. What comes by AF_XDP (`is_xdp`) never reaches what RPS steers.
+    /// From now on what the server receives is worked on on its own core. What comes by AF_XDP
+    /// (`is_xdp`) never reaches what RPS steers.
     fn make_strict(&self, is_xdp: bool) -> Result<()> {
         let done = match is_xdp {
             true => self.receive_by_thread(),
@@ -155,7 +161,8 @@ impl Wire {
         run(&["ip", "netns", "exec", name, "sh", "-c", &line])
     }
 
-    /// What the generator comes to: `words` are the workload, the target and what else is said of it.
+    /// What the generator comes to: `words` are the workload, the target and what else is said of
+    /// it.
     pub fn load(&self, words: &str, length: f64) -> Result<Outcome> {
         let line = format!(
             "load {words} {CLIENT_LINK} --sources {} --duration {length} --json",
@@ -180,8 +187,9 @@ impl Wire {
         self.wait()
     }
 
-    /// Waits for the server, which was told to end, and leaves nothing behind. An engine would go on for ten seconds to say farewell to connections whose client is gone; when the
-    /// program has ended it is killed.
+    /// Waits for the server, which was told to end, and leaves nothing behind. An engine would go
+    /// on for ten seconds to say farewell to connections whose client is gone; when the program has
+    /// ended it is killed.
     pub fn wait(self) -> Result<()> {
         if self.world.stack == Stack::Millrace {
             let namespace = self.world.subject_namespace();
@@ -221,7 +229,8 @@ impl Client<'_> {
         Ok(Client { wire, name })
     }
 
-    /// Runs a program to a good end, which takes about `length` seconds; what it said, and what the machine did meanwhile. The engine ends, too.
+    /// Runs a program to a good end, which takes about `length` seconds; what it said, and what the
+    /// machine did meanwhile. The engine ends, too.
     pub fn run(self, line: &str, length: f64) -> Result<(String, Interval)> {
         let world = &self.wire.world;
         let mut run = world.millrace(&["run", "--engine", &self.name, "--"]);
@@ -244,7 +253,8 @@ pub fn address(stack: Stack) -> Ipv4Addr {
     }
 }
 
-/// Has the kernel's server receive from a device that can be polled: veth is one if it joins segments and its other end does not leave them joined.
+/// Has the kernel's server receive from a device that can be polled: veth is one if it joins
+/// segments and its other end does not leave them joined.
 pub fn make_pollable(world: &World) -> Result<()> {
     let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
     world.run_on_peer(&words("ethtool -K veth0 tso off gso off"), seconds(10))?;

@@ -22,7 +22,8 @@ pub struct Work {
     pub goals: [f64; 2],
     /// Whether it is measured at offered loads, too.
     pub offered: bool,
-    /// Whether a kernel that polls is, which helps where the server would sleep often and not for long.
+    /// Whether a kernel that polls is, which helps where the server would sleep often and not for
+    /// long.
     pub polling_helps: bool,
     /// Whether a quick run has time for one of those.
     pub is_quick: bool,
@@ -84,7 +85,8 @@ impl Work {
         format!("{}-at-{percent}", self.name)
     }
 
-    /// Seconds before it counts: who comes to a server with so many others at once may have to ask again, after a second.
+    /// Seconds before it counts: who comes to a server with so many others at once may have to ask
+    /// again, after a second.
     pub fn warm_up(&self) -> f64 {
         if self.connections > 1000 { 3.0 } else { 0.5 }
     }

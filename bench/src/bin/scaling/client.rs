@@ -1,5 +1,6 @@
-//! The load: a client's end of a connection that asks again as soon as it is answered. It knows no loss, no timer and no option, so it costs little; what it
-//! sends is as complete as what any host sends.
+//! The load: a client's end of a connection that asks again as soon as it is answered. It knows no
+//! loss, no timer and no option, so it costs little; what it sends is as complete as what any host
+//! sends.
 
 use std::net::Ipv4Addr;
 
@@ -60,8 +61,9 @@ impl Client {
         len
     }
 
-    /// Takes in a segment of the server's, in two parts: the frame up to TCP's payload, and how long that is. Once the answer is whole the next request is
-    /// written, and the frame's length returned.
+    /// Takes in a segment of the server's, in two parts: the frame up to TCP's payload, and how
+    /// long that is. Once the answer is whole the next request is written, and the frame's length
+    /// returned.
     pub fn on_segment(
         &mut self,
         head: &[u8],
@@ -74,7 +76,8 @@ impl Client {
             self.is_connected = true;
             self.ack = segment.seq + 1;
         } else {
-            // Nothing is lost here: what comes again was sent again because a thread had no core for long.
+            // Nothing is lost here: what comes again was sent again because a thread had no core
+            // for long.
             if payload == 0 || segment.seq != self.ack {
                 return None;
             }

@@ -1,4 +1,5 @@
-//! What cores that take turns do, counted by valgrind: instructions, those of them that lock, and writes to memory that several cores write.
+//! What cores that take turns do, counted by valgrind: instructions, those of them that lock, and
+//! writes to memory that several cores write.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};
@@ -105,7 +106,8 @@ fn number(text: &str, word: &str) -> Result<u64> {
     number.with_context(|| format!("no {word} in: {text}"))
 }
 
-/// How often what was executed, for each object by address. Without addresses everything of an object is at 0.
+/// How often what was executed, for each object by address. Without addresses everything of an
+/// object is at 0.
 fn executed(text: &str, addresses: bool) -> BTreeMap<String, HashMap<u64, u64>> {
     let mut executed: BTreeMap<String, HashMap<u64, u64>> = BTreeMap::new();
     let mut object = String::new();
@@ -220,7 +222,8 @@ struct Line {
 struct Trace {
     marks: usize,
     apart: usize,
-    /// Where the threads' stacks are: what each has of its own, and writes to while it waits for its turn, too.
+    /// Where the threads' stacks are: what each has of its own, and writes to while it waits for
+    /// its turn, too.
     stacks: Vec<std::ops::Range<usize>>,
     core: Option<u32>,
     lines: HashMap<usize, Line>,

@@ -1,5 +1,7 @@
-//! `make bench-scaling`: connections divided among cores by virtual queues, beside all cores serving every connection under locks, of the same stack. What is
-//! counted is counted by valgrind, for as many cores as one likes; what is timed is timed on the cores there are. See docs/scaling.md.
+//! `make bench-scaling`: connections divided among cores by virtual queues, beside all cores
+//! serving every connection under locks, of the same stack. What is counted is counted by valgrind,
+//! for as many cores as one likes; what is timed is timed on the cores there are. See
+//! docs/scaling.md.
 
 mod client;
 mod count;

@@ -1,4 +1,5 @@
-//! The two schemes, of the same stack: connections divided among cores, and connections that every core serves under locks.
+//! The two schemes, of the same stack: connections divided among cores, and connections that every
+//! core serves under locks.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -59,7 +60,8 @@ fn tag(frame: &[u8]) -> u32 {
     flow_of(frame).map_or(0, |flow| HASH.tag(&flow))
 }
 
-/// The cores of a plan, the shards' first; each works as one thread of its own, or they take turns in one.
+/// The cores of a plan, the shards' first; each works as one thread of its own, or they take turns
+/// in one.
 pub fn cores(plan: &Plan) -> Vec<Box<dyn Core>> {
     match plan.scheme {
         Scheme::Decoupled => decoupled(plan),
@@ -320,7 +322,8 @@ pub struct Rounds {
     pub counted: u64,
 }
 
-/// Has the cores, each a thread, take turns, so that nothing is left to chance. Returns how many messages were answered in the rounds that are counted.
+/// Has the cores, each a thread, take turns, so that nothing is left to chance. Returns how many
+/// messages were answered in the rounds that are counted.
 pub fn play(cores: Vec<Box<dyn Core>>, rounds: Rounds) -> u64 {
     let many = cores.len() as u64;
     let end = (rounds.warm_up + rounds.counted) * many;

@@ -1,4 +1,5 @@
-//! A shard that answers every message with one of the same length, and the clients whose connections it has: these are where its frames arrive.
+//! A shard that answers every message with one of the same length, and the clients whose
+//! connections it has: these are where its frames arrive.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -79,7 +80,8 @@ impl Server {
         self.shard.input(&frame, now);
     }
 
-    /// Does what there is to do after frames came in, and gives what clients send then. Returns how many messages were answered.
+    /// Does what there is to do after frames came in, and gives what clients send then. Returns how
+    /// many messages were answered.
     pub fn serve(&mut self, now: Instant, emit: impl FnMut(&[u8])) -> u64 {
         if self.shard.deadline().is_some_and(|at| at <= now) {
             self.shard.advance(now);

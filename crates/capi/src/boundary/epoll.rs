@@ -14,7 +14,8 @@ use crate::poll::Asked;
 /// Descriptors that one call waits for: as many as there are.
 const POLLED_MAX: usize = 1 << 22;
 
-/// As epoll_create1, in this thread's stack: a set of sockets of that stack. EPOLL_CLOEXEC means nothing; EINVAL for other flags, ENODEV when the thread has no stack.
+/// As epoll_create1, in this thread's stack: a set of sockets of that stack. EPOLL_CLOEXEC means
+/// nothing; EINVAL for other flags, ENODEV when the thread has no stack.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_epoll_create(flags: c_int) -> c_int {
     call(|| {
@@ -27,8 +28,9 @@ pub extern "C" fn mr_epoll_create(flags: c_int) -> c_int {
     })
 }
 
-/// As epoll_ctl: level, EPOLLET and EPOLLONESHOT. EINVAL for other flags (EPOLLEXCLUSIVE: only one thread waits), for a set in a set, and for a socket of another
-/// stack; descriptors of the kernel's are EBADF: have it wait for mr_stack_descriptor.
+/// As epoll_ctl: level, EPOLLET and EPOLLONESHOT. EINVAL for other flags (EPOLLEXCLUSIVE: only one
+/// thread waits), for a set in a set, and for a socket of another stack; descriptors of the
+/// kernel's are EBADF: have it wait for mr_stack_descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_epoll_ctl(
     epfd: c_int,
@@ -59,8 +61,10 @@ pub unsafe extern "C" fn mr_epoll_ctl(
     })
 }
 
-/// As poll, of descriptors of one stack of this thread's. A negative one is passed over; POLLNVAL tells of what is none of this thread's, and of a set. The stack works as in
-/// mr_epoll_wait, which costs less for many. EINVAL for descriptors of two stacks, and for more than 4,194,304; ENODEV for none at all when the thread has no stack; EINTR.
+/// As poll, of descriptors of one stack of this thread's. A negative one is passed over; POLLNVAL
+/// tells of what is none of this thread's, and of a set. The stack works as in mr_epoll_wait, which
+/// costs less for many. EINVAL for descriptors of two stacks, and for more than 4,194,304; ENODEV
+/// for none at all when the thread has no stack; EINTR.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_poll(fds: *mut pollfd, nfds: nfds_t, timeout_ms: c_int) -> c_int {
     call(|| {
@@ -111,8 +115,9 @@ pub unsafe extern "C" fn mr_poll(fds: *mut pollfd, nfds: nfds_t, timeout_ms: c_i
     })
 }
 
-/// As epoll_wait. This is where the stack works: what was written leaves, what has come is seen, before it looks and while it waits. EINTR after a signal. With the
-/// caller's clock or packets it never waits.
+/// As epoll_wait. This is where the stack works: what was written leaves, what has come is seen,
+/// before it looks and while it waits. EINTR after a signal. With the caller's clock or packets it
+/// never waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_epoll_wait(
     epfd: c_int,
@@ -125,7 +130,8 @@ pub unsafe extern "C" fn mr_epoll_wait(
         if maxevents <= 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: as the header says of pointers; every one of them is written before it is counted.
+        // SAFETY: as the header says of pointers; every one of them is written before it is
+        // counted.
         let room = unsafe { pointer::places(events, maxevents as usize)? };
         let mut told = 0;
         let tell = |event: Event| {

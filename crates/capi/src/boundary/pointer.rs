@@ -1,4 +1,5 @@
-//! What C points to, checked as far as it can be: null, the page at address 0 and what no program can have are `EFAULT`, lengths that no object has are `EINVAL`.
+//! What C points to, checked as far as it can be: null, the page at address 0 and what no program
+//! can have are `EFAULT`, lengths that no object has are `EINVAL`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -11,7 +12,8 @@ use crate::outcome::Outcome;
 
 /// Nothing is ever mapped below this.
 const LOWEST: usize = 4096;
-/// No program has more bytes of addresses than this, nor, where processors ask for it, an address beyond.
+/// No program has more bytes of addresses than this, nor, where processors ask for it, an address
+/// beyond.
 const SPACE: usize = 1 << 56;
 /// Pieces that one call takes, as on Linux.
 pub const PIECES_MAX: c_int = 1024;
@@ -54,7 +56,8 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> Outcome<&'a mut
         return Ok(&mut []);
     }
     check(pointer.cast::<u8>(), len)?;
-    // SAFETY: not null, not longer than an object can be; the rest is the caller's promise. Bytes need no initial value to be written, and none is read.
+    // SAFETY: not null, not longer than an object can be; the rest is the caller's promise. Bytes
+    // need no initial value to be written, and none is read.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) })
 }
 
@@ -106,7 +109,8 @@ pub unsafe fn address(
     address::parse(unsafe { bytes(pointer.cast(), len as usize)? }, family)
 }
 
-/// Whether there is room for an address, if one is wanted: looked at before anything is taken that could not be told.
+/// Whether there is room for an address, if one is wanted: looked at before anything is taken that
+/// could not be told.
 ///
 /// # Safety
 /// There is what [`put_address`] needs.
@@ -176,7 +180,8 @@ pub unsafe fn pieces<'a>(pointer: *const iovec, count: c_int) -> Outcome<Vec<&'a
     vector.iter().map(piece).collect()
 }
 
-/// Pieces to write, and for how many bytes they have room. They may overlap: use one before the next is asked for, and not after.
+/// Pieces to write, and for how many bytes they have room. They may overlap: use one before the
+/// next is asked for, and not after.
 ///
 /// # Safety
 /// As [`bytes_mut`], for each of them.
@@ -205,7 +210,8 @@ pub unsafe fn values_mut<'a, T: Copy>(pointer: *mut T, count: usize) -> Outcome<
     }
     let len = count.checked_mul(size_of::<T>()).ok_or(libc::EINVAL)?;
     check(pointer, len)?;
-    // SAFETY: not null and aligned, not longer than an object can be; the rest is the caller's promise.
+    // SAFETY: not null and aligned, not longer than an object can be; the rest is the caller's
+    // promise.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
 }
 
@@ -216,6 +222,7 @@ pub unsafe fn values_mut<'a, T: Copy>(pointer: *mut T, count: usize) -> Outcome<
 pub unsafe fn places<'a, T>(pointer: *mut T, count: usize) -> Outcome<&'a mut [MaybeUninit<T>]> {
     let len = count.checked_mul(size_of::<T>()).ok_or(libc::EINVAL)?;
     check(pointer, len)?;
-    // SAFETY: not null and aligned, not longer than an object can be; the rest is the caller's promise.
+    // SAFETY: not null and aligned, not longer than an object can be; the rest is the caller's
+    // promise.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), count) })
 }

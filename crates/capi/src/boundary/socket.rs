@@ -16,8 +16,10 @@ fn family(descriptor: c_int) -> Outcome<c_int> {
     things.socket(key).map(|socket| socket.family)
 }
 
-/// Makes a socket in this thread's stack: AF_INET or AF_INET6, SOCK_STREAM or SOCK_DGRAM, with SOCK_NONBLOCK if wanted (SOCK_CLOEXEC means nothing here, since no
-/// descriptor of these outlives exec). ENODEV when the thread has no stack; EAFNOSUPPORT, ESOCKTNOSUPPORT, EPROTONOSUPPORT, EINVAL; ENFILE, EMFILE at limits.
+/// Makes a socket in this thread's stack: AF_INET or AF_INET6, SOCK_STREAM or SOCK_DGRAM, with
+/// SOCK_NONBLOCK if wanted (SOCK_CLOEXEC means nothing here, since no descriptor of these outlives
+/// exec). ENODEV when the thread has no stack; EAFNOSUPPORT, ESOCKTNOSUPPORT, EPROTONOSUPPORT,
+/// EINVAL; ENFILE, EMFILE at limits.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     call(|| {
@@ -27,8 +29,10 @@ pub extern "C" fn mr_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     })
 }
 
-/// As pipe2, inside this thread's stack, for a program that waits for itself beside its sockets: 64 KiB. O_NONBLOCK and O_CLOEXEC; EINVAL for other flags, ENODEV when
-/// the thread has no stack. Nobody but the caller reads and writes it: what would have to wait is EDEADLK, or EAGAIN where that was asked for.
+/// As pipe2, inside this thread's stack, for a program that waits for itself beside its sockets: 64
+/// KiB. O_NONBLOCK and O_CLOEXEC; EINVAL for other flags, ENODEV when the thread has no stack.
+/// Nobody but the caller reads and writes it: what would have to wait is EDEADLK, or EAGAIN where
+/// that was asked for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_pipe(fds: *mut c_int, flags: c_int) -> c_int {
     call(|| {
@@ -55,7 +59,8 @@ pub unsafe extern "C" fn mr_pipe(fds: *mut c_int, flags: c_int) -> c_int {
     })
 }
 
-/// Closes a descriptor of any kind. What a connection has been given to send is still sent, as long as the stack works. EBADF.
+/// Closes a descriptor of any kind. What a connection has been given to send is still sent, as long
+/// as the stack works. EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_close(fd: c_int) -> c_int {
     call(|| {
@@ -75,7 +80,8 @@ pub extern "C" fn mr_abort(fd: c_int) -> c_int {
     })
 }
 
-/// As bind. On several shards a port that was left to the stack (0) may be another after mr_connect: one whose answers come to this thread.
+/// As bind. On several shards a port that was left to the stack (0) may be another after
+/// mr_connect: one whose answers come to this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_bind(fd: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
     call(|| {
@@ -88,7 +94,8 @@ pub unsafe extern "C" fn mr_bind(fd: c_int, addr: *const sockaddr, addrlen: sock
     })
 }
 
-/// As listen. On several shards each thread has a listener at the same address, and each accepts what comes to its shard.
+/// As listen. On several shards each thread has a listener at the same address, and each accepts
+/// what comes to its shard.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_listen(fd: c_int, backlog: c_int) -> c_int {
     call(|| {
@@ -140,9 +147,11 @@ pub unsafe extern "C" fn mr_accept4(
     })
 }
 
-/// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards answers to a port that the program bound may come to another shard: that one hands
-/// them over, which takes a call of its thread before anything is sent; meanwhile the socket is connecting. EADDRNOTAVAIL if the other shard has a connection with these ends, or was ended,
-/// ENOBUFS if it hands over as many as it may have sockets; of a connection that was in progress, by SO_ERROR.
+/// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards answers to a
+/// port that the program bound may come to another shard: that one hands them over, which takes a
+/// call of its thread before anything is sent; meanwhile the socket is connecting. EADDRNOTAVAIL if
+/// the other shard has a connection with these ends, or was ended, ENOBUFS if it hands over as many
+/// as it may have sockets; of a connection that was in progress, by SO_ERROR.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_connect(fd: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
     call(|| {
@@ -196,7 +205,8 @@ pub unsafe extern "C" fn mr_getpeername(
     call(|| unsafe { name(fd, addr, addrlen, true) })
 }
 
-/// As setsockopt, with Linux's constants. ENOPROTOOPT for what is not implemented: docs/embedding.md lists what is.
+/// As setsockopt, with Linux's constants. ENOPROTOOPT for what is not implemented:
+/// docs/embedding.md lists what is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_setsockopt(
     fd: c_int,
@@ -256,7 +266,8 @@ pub extern "C" fn mr_fcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
     })
 }
 
-/// FIONREAD (bytes to read), SIOCOUTQ (bytes not acknowledged) and FIONBIO; EINVAL for anything else.
+/// FIONREAD (bytes to read), SIOCOUTQ (bytes not acknowledged) and FIONBIO; EINVAL for anything
+/// else.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_int) -> c_int {
     call(|| {

@@ -63,8 +63,8 @@ pub unsafe extern "C" fn mr_write(fd: c_int, buf: *const c_void, len: usize) -> 
     })
 }
 
-/// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, and MSG_TRUNC of datagrams; EOPNOTSUPP for other flags.
-/// ENOTSOCK for an end of a pipe: mr_read reads it.
+/// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, and MSG_TRUNC of datagrams; EOPNOTSUPP for other
+/// flags. ENOTSOCK for an end of a pipe: mr_read reads it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
     let (addr, addrlen) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -85,7 +85,8 @@ pub unsafe extern "C" fn mr_send(
     unsafe { mr_sendto(fd, buf, len, flags, std::ptr::null(), 0) }
 }
 
-/// As recvfrom, with the flags of mr_recv. Of a connection there is no address to tell: `addrlen` becomes 0.
+/// As recvfrom, with the flags of mr_recv. Of a connection there is no address to tell: `addrlen`
+/// becomes 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_recvfrom(
     fd: c_int,
@@ -150,8 +151,10 @@ pub unsafe extern "C" fn mr_readv(fd: c_int, iov: *const iovec, iovcnt: c_int) -
     })
 }
 
-/// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. Control messages are those of a datagram
-/// that were asked for (IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, and the same of IPv6; interface 1 is loopback, 2 the link), MSG_CTRUNC when they do not fit. EMSGSIZE for more than 1,024 pieces.
+/// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC
+/// in msg_flags. Control messages are those of a datagram that were asked for (IP_PKTINFO,
+/// IP_RECVTTL, IP_RECVTOS, and the same of IPv6; interface 1 is loopback, 2 the link), MSG_CTRUNC
+/// when they do not fit. EMSGSIZE for more than 1,024 pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     call(|| {
@@ -162,7 +165,8 @@ pub unsafe extern "C" fn mr_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -
         let (name, room) = (header.msg_name.cast::<sockaddr>(), header.msg_namelen);
         if !name.is_null() {
             let room = c_int::try_from(room).map_err(|_| libc::EINVAL)?;
-            // SAFETY: as the header says of pointers. Looked at before a datagram is taken that could not be told.
+            // SAFETY: as the header says of pointers. Looked at before a datagram is taken that
+            // could not be told.
             unsafe { pointer::bytes_mut(header.msg_name, room as usize)? };
         }
         let room = match header.msg_control.is_null() {
@@ -200,8 +204,9 @@ pub unsafe extern "C" fn mr_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -
     })
 }
 
-/// As sendmsg, with the flags of mr_send. Control messages of a datagram: IP_PKTINFO (the source address), IP_TTL, IP_TOS, the same of
-/// IPv6, and UDP_SEGMENT; EINVAL for others, and for any of a connection. EMSGSIZE for more than 1,024 pieces.
+/// As sendmsg, with the flags of mr_send. Control messages of a datagram: IP_PKTINFO (the source
+/// address), IP_TTL, IP_TOS, the same of IPv6, and UDP_SEGMENT; EINVAL for others, and for any of a
+/// connection. EMSGSIZE for more than 1,024 pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     call(|| {
@@ -263,8 +268,10 @@ fn show(pieces: [Piece; 2], to: &mut [MaybeUninit<iovec>]) -> ssize_t {
     (pieces[0].1 + pieces[1].1) as ssize_t
 }
 
-/// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until mr_consume, a call
-/// that reads or closes it, or one that lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; what the connection died of.
+/// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0
+/// at the end of the stream. They may be read until mr_consume, a call that reads or closes it, or
+/// one that lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for
+/// datagrams; what the connection died of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_peek(fd: c_int, pieces: *mut iovec) -> ssize_t {
     call(|| {
@@ -275,7 +282,8 @@ pub unsafe extern "C" fn mr_peek(fd: c_int, pieces: *mut iovec) -> ssize_t {
     })
 }
 
-/// So many of the bytes that mr_peek has shown have been read, and their room is free. EINVAL for more than have come; EBADF, ENOTSOCK, EOPNOTSUPP.
+/// So many of the bytes that mr_peek has shown have been read, and their room is free. EINVAL for
+/// more than have come; EBADF, ENOTSOCK, EOPNOTSUPP.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_consume(fd: c_int, len: usize) -> c_int {
     call(|| {
@@ -285,8 +293,9 @@ pub extern "C" fn mr_consume(fd: c_int, len: usize) -> c_int {
     })
 }
 
-/// Shows where up to `len` bytes will be sent from, in two pieces since a ring wraps: for how many there is room. Write there, in order, and call mr_commit before anything else on
-/// this stack. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; those of mr_write.
+/// Shows where up to `len` bytes will be sent from, in two pieces since a ring wraps: for how many
+/// there is room. Write there, in order, and call mr_commit before anything else on this stack.
+/// Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; those of mr_write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_reserve(fd: c_int, len: usize, pieces: *mut iovec) -> ssize_t {
     call(|| {
@@ -297,8 +306,9 @@ pub unsafe extern "C" fn mr_reserve(fd: c_int, len: usize, pieces: *mut iovec) -
     })
 }
 
-/// Sends the first `len` bytes of what mr_reserve has shown. EINVAL for more than there was room for, and when another call came between, which may have used the room: reserve
-/// again. EBADF, ENOTSOCK, EOPNOTSUPP; those of mr_write.
+/// Sends the first `len` bytes of what mr_reserve has shown. EINVAL for more than there was room
+/// for, and when another call came between, which may have used the room: reserve again. EBADF,
+/// ENOTSOCK, EOPNOTSUPP; those of mr_write.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_commit(fd: c_int, len: usize) -> ssize_t {
     call(|| {

@@ -1,4 +1,5 @@
-//! The functions of mTCP that C sees: declared in `include/mtcp_api.h` and `include/mtcp_epoll.h`, which say what they do.
+//! The functions of mTCP that C sees: declared in `include/mtcp_api.h` and `include/mtcp_epoll.h`,
+//! which say what they do.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::Ipv4Addr;
@@ -118,7 +119,8 @@ pub extern "C" fn mtcp_register_signal(signum: c_int, handler: sighandler_t) -> 
     let plain = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
     let ours = relay as extern "C" fn(c_int) as sighandler_t;
     let before = signals::keep(at, if plain { 0 } else { handler });
-    // SAFETY: a sigaction is integers and a function's address; the handler is a function that takes a signal, or one of the constants.
+    // SAFETY: a sigaction is integers and a function's address; the handler is a function that
+    // takes a signal, or one of the constants.
     let old = unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         let mut old: libc::sigaction = std::mem::zeroed();
@@ -532,7 +534,8 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
         if maxevents <= 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: as the header says of pointers; every one of them is written before it is counted.
+        // SAFETY: as the header says of pointers; every one of them is written before it is
+        // counted.
         let room = unsafe { pointer::places(events, maxevents as usize)? };
         let mut told = 0;
         let tell = |event: Event| {

@@ -1,4 +1,5 @@
-//! mTCP's configuration: a file of `key = value`, and the numbers that a program can read and change.
+//! mTCP's configuration: a file of `key = value`, and the numbers that a program can read and
+//! change.
 
 use std::ffi::c_int;
 
@@ -134,7 +135,8 @@ impl Config {
                     )));
                 }
             },
-            // One line of numbers each second says of every context what it does: there is one port that they could be of.
+            // One line of numbers each second says of every context what it does: there is one port
+            // that they could be of.
             "stat_print" if value.is_empty() => return Err(said("it names nothing".into())),
             "stat_print" => self.stat_print = true,
             "num_mem_ch" | "core_mask" | "multiprocess" | "onvm_serv" | "onvm_inst"
@@ -153,7 +155,8 @@ impl Config {
         Ok(())
     }
 
-    /// Takes over what a program says; what is 0 stays, as in mTCP. False for what is out of bounds, and nothing has changed.
+    /// Takes over what a program says; what is 0 stays, as in mTCP. False for what is out of
+    /// bounds, and nothing has changed.
     pub fn change(&mut self, conf: &Conf) -> bool {
         let old = self.conf;
         let mut all = true;

@@ -114,7 +114,8 @@ pub fn set_conf(conf: &Conf) -> Outcome<()> {
 /// `mtcp_create_context`: its number. The first one opens the link.
 ///
 /// # Errors
-/// `EPERM` before `mtcp_init`, `EINVAL` for a core that there is not and for a link that does not open, `EBUSY` for a core whose context there was.
+/// `EPERM` before `mtcp_init`, `EINVAL` for a core that there is not and for a link that does not
+/// open, `EBUSY` for a core whose context there was.
 pub fn create(cpu: c_int) -> Outcome<usize> {
     let (engine, config) = {
         let mut global = global();
@@ -206,7 +207,8 @@ pub fn end(number: usize) -> Outcome<()> {
 }
 
 impl Context {
-    /// `mtcp_init_rss`: connections leave from these addresses of ours in turn. Their ports bring the answers to this context in any case.
+    /// `mtcp_init_rss`: connections leave from these addresses of ours in turn. Their ports bring
+    /// the answers to this context in any case.
     ///
     /// # Errors
     /// `EINVAL` for no addresses at all, `EADDRNOTAVAIL` for one that is not ours.

@@ -1,4 +1,5 @@
-//! Signals (`mtcp_register_signal`): the program's handler is called, and every context that waits is told, whichever thread the signal came to.
+//! Signals (`mtcp_register_signal`): the program's handler is called, and every context that waits
+//! is told, whichever thread the signal came to.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,7 +30,8 @@ static PLACES: [Place; BELLS] = [const {
     }
 }; BELLS];
 
-/// Where a bell hangs. Its descriptor is never closed, since a handler on another thread may be about to write to it, and would write to whatever had its number next.
+/// Where a bell hangs. Its descriptor is never closed, since a handler on another thread may be
+/// about to write to it, and would write to whatever had its number next.
 struct Place {
     taken: AtomicBool,
     descriptor: OnceLock<OwnedFd>,

@@ -15,7 +15,8 @@ mod queue;
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Two shards of a host, and another host that listens at port 80, in virtual time. All that comes goes to the first queue.
+/// Two shards of a host, and another host that listens at port 80, in virtual time. All that comes
+/// goes to the first queue.
 struct World {
     hosts: Vec<Host>,
     remote: Stack,
@@ -113,7 +114,8 @@ impl World {
     }
 }
 
-/// From whichever port: where the answers come to the other shard, that one hands them over, and what waits for the connection is told when it is made.
+/// From whichever port: where the answers come to the other shard, that one hands them over, and
+/// what waits for the connection is told when it is made.
 #[test]
 fn a_bound_port_does_whose_answers_go_elsewhere() {
     let mut world = World::new();
@@ -159,7 +161,8 @@ fn a_bound_port_does_whose_answers_go_elsewhere() {
     assert!((1..20).contains(&pinned), "{pinned} of 20");
 }
 
-/// Until the other shard has answered, the socket is one that is connecting: calls would wait, and nothing has been sent.
+/// Until the other shard has answered, the socket is one that is connecting: calls would wait, and
+/// nothing has been sent.
 #[test]
 fn a_connection_waits_for_the_other_shard() {
     let mut world = World::new();
@@ -184,7 +187,8 @@ fn a_connection_waits_for_the_other_shard() {
     world.listener.accept().expect("one was made");
 }
 
-/// Closed or shut while it waits, it leaves nothing in the other shard; shut, it may be connected anew.
+/// Closed or shut while it waits, it leaves nothing in the other shard; shut, it may be connected
+/// anew.
 #[test]
 fn a_connection_is_given_up_before_the_other_shard_has_answered() {
     for shut in [true, false] {
@@ -210,7 +214,8 @@ fn a_connection_is_given_up_before_the_other_shard_has_answered() {
     }
 }
 
-/// A shard that is no more hands nothing over. That is the connection's error, once, for whoever asks first.
+/// A shard that is no more hands nothing over. That is the connection's error, once, for whoever
+/// asks first.
 #[test]
 fn a_connection_is_refused_by_the_other_shard() {
     for asks in 0..4 {
@@ -235,7 +240,8 @@ fn a_connection_is_refused_by_the_other_shard() {
         };
         assert_eq!(error, Err(libc::EADDRNOTAVAIL));
         assert_eq!(world.error(key), 0);
-        // As on Linux, connect itself is told that there is no connection if another call was told why; then it may be tried anew.
+        // As on Linux, connect itself is told that there is no connection if another call was told
+        // why; then it may be tried anew.
         if asks > 0 {
             assert_eq!(world.connect(0, key), Err(libc::ECONNABORTED));
         }
@@ -277,7 +283,8 @@ fn a_port_that_was_not_named_leads_back() {
     }
 }
 
-/// Under traffic that never pauses a wait ends when it is to end, and what is there by then is told.
+/// Under traffic that never pauses a wait ends when it is to end, and what is there by then is
+/// told.
 #[test]
 fn a_wait_ends_under_a_flood() {
     let parts = Builder::new()

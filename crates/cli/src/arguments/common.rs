@@ -12,14 +12,16 @@ pub const DEFAULT_MTU: u16 = 1500;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Privileges")]
 pub struct PrivilegeArguments {
-    /// The user that the stack's process becomes if root starts it: a name of /etc/passwd or a number [default: `millrace` if there is such a user, otherwise
-    /// a number that no user has]. It keeps those capabilities alone that the link needs; programs stay who they are
+    /// The user that the stack's process becomes if root starts it: a name of /etc/passwd or a
+    /// number [default: `millrace` if there is such a user, otherwise a number that no user has].
+    /// It keeps those capabilities alone that the link needs; programs stay who they are
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Do not limit the system calls of the stack's threads: for valgrind and the like
     #[arg(long)]
     pub no_seccomp: bool,
-    /// Let a crash of the stack's process leave a core file, and its user's debuggers attach: for who looks for an error in millrace
+    /// Let a crash of the stack's process leave a core file, and its user's debuggers attach: for
+    /// who looks for an error in millrace
     #[arg(long)]
     pub dumpable: bool,
 }

@@ -172,8 +172,8 @@ impl Program {
         Guard { connection, token }
     }
 
-    /// Another process of this program, which calls this: the one of a ticket, or of a fork that was not announced and shares
-    /// the epoll sets of the slot `sharing` - 1 ([`Kind::Attach`]).
+    /// Another process of this program, which calls this: the one of a ticket, or of a fork that
+    /// was not announced and shares the epoll sets of the slot `sharing` - 1 ([`Kind::Attach`]).
     pub fn join(&self, ticket: u64, sharing: u64) -> Program {
         let guard = connect(&self.engine);
         Program::attach_as(self.engine.clone(), guard, self.token, [ticket, sharing])
@@ -464,7 +464,8 @@ pub fn describe(name: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// What the engine says that programs hold: processes, sockets, receive memory, sockets on their way.
+/// What the engine says that programs hold: processes, sockets, receive memory, sockets on their
+/// way.
 pub fn held(name: &str) -> Vec<u64> {
     let all = describe(name);
     let mut held = vec![all["in_flight"]["now"].as_u64().unwrap()];

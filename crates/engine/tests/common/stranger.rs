@@ -1,4 +1,5 @@
-//! A program that does what any bytes say: submissions, any content of its region, control messages and descriptors.
+//! A program that does what any bytes say: submissions, any content of its region, control messages
+//! and descriptors.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -164,7 +165,8 @@ impl<'a> Stranger<'a> {
             let base = std::ptr::from_ref(self.program.region.header())
                 .cast_mut()
                 .cast::<u8>();
-            // SAFETY: inside the region, which is shared and holds integers; the engine copes with any.
+            // SAFETY: inside the region, which is shared and holds integers; the engine copes with
+            // any.
             unsafe {
                 base.add(offset).cast::<u64>().write_volatile(self.word());
             }

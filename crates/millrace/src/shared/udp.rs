@@ -16,7 +16,8 @@ use super::{PIECE, ask, new_key};
 use crate::core::Side;
 use crate::engine::{Shard, Shards};
 
-/// Datagrams of one shard that wait for a thread to take them; the rest wait in the shard's own socket, which has a limit of its own.
+/// Datagrams of one shard that wait for a thread to take them; the rest wait in the shard's own
+/// socket, which has a limit of its own.
 const WAITING_MAX: usize = 64;
 /// How often a port is looked for that is free on every shard.
 const TRIES: u32 = 16;
@@ -24,8 +25,8 @@ const TRIES: u32 = 16;
 /// A datagram, and who sent it.
 type Heard = io::Result<(Vec<u8>, SocketAddr)>;
 
-/// A socket for datagrams. With a peer ([`crate::Engine::datagrams`]) it is one shard's; without one ([`crate::Engine::bind_datagrams`]) it is bound on all of them, and hears what comes to
-/// any.
+/// A socket for datagrams. With a peer ([`crate::Engine::datagrams`]) it is one shard's; without
+/// one ([`crate::Engine::bind_datagrams`]) it is bound on all of them, and hears what comes to any.
 ///
 /// ```
 /// let engine = millrace::Builder::new().start(2, |_, _| async {})?;
@@ -172,7 +173,8 @@ impl UdpSocket {
         self.send_as(shard, bytes, SendTo::default())
     }
 
-    /// Sends a datagram to an address; returns its length. Those to one address leave in their order.
+    /// Sends a datagram to an address; returns its length. Those to one address leave in their
+    /// order.
     ///
     /// ```
     /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
@@ -217,7 +219,8 @@ impl UdpSocket {
         self.recv_from(out).map(|(len, _)| len)
     }
 
-    /// The oldest datagram: its length, cut to the buffer's, and who sent it. Those of one sender come in their order.
+    /// The oldest datagram: its length, cut to the buffer's, and who sent it. Those of one sender
+    /// come in their order.
     ///
     /// ```
     /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
@@ -285,7 +288,8 @@ impl UdpSocket {
         }
     }
 
-    /// Whether calls return [`io::ErrorKind::WouldBlock`] instead of waiting for the network; they wait for the shard's answer all the same. For all threads that have the socket.
+    /// Whether calls return [`io::ErrorKind::WouldBlock`] instead of waiting for the network; they
+    /// wait for the shard's answer all the same. For all threads that have the socket.
     ///
     /// ```
     /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
@@ -299,7 +303,8 @@ impl UdpSocket {
         self.patience.set_nonblocking(on);
     }
 
-    /// How long what reads waits at most: for ever by default. Then it returns [`io::ErrorKind::WouldBlock`], as the standard library's sockets do here.
+    /// How long what reads waits at most: for ever by default. Then it returns
+    /// [`io::ErrorKind::WouldBlock`], as the standard library's sockets do here.
     ///
     /// ```
     /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;

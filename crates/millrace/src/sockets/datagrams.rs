@@ -35,7 +35,8 @@ impl Sockets<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`], [`Error::Invalid`] when it is bound.
+    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`], [`Error::Invalid`] when it is
+    /// bound.
     #[inline]
     pub fn bind_datagrams(
         &mut self,
@@ -46,7 +47,8 @@ impl Sockets<'_> {
         self.core.shard.bind_datagram(id, local, options)
     }
 
-    /// Has a socket for datagrams speak with one peer. One that is not bound takes a port whose answers come to this shard.
+    /// Has a socket for datagrams speak with one peer. One that is not bound takes a port whose
+    /// answers come to this shard.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -107,7 +109,8 @@ impl Sockets<'_> {
         self.core.shard.send_to(id, what, len, fill, self.core.now)
     }
 
-    /// Takes the oldest datagram into `out`, cut to its length, or leaves it where it is if only looked at (`peek`).
+    /// Takes the oldest datagram into `out`, cut to its length, or leaves it where it is if only
+    /// looked at (`peek`).
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -138,7 +141,8 @@ impl Sockets<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is no group, [`Error::AddressInUse`] when it has joined it, [`Error::NoMemory`] when it has joined too many.
+    /// [`Error::Invalid`] for what is no group, [`Error::AddressInUse`] when it has joined it,
+    /// [`Error::NoMemory`] when it has joined too many.
     #[inline]
     pub fn join(&mut self, id: SocketId, group: IpAddr) -> Result<(), Error> {
         self.core.shard.join(id, group, self.core.now)

@@ -24,7 +24,8 @@ impl Sockets<'_> {
         self.core.shard.bind_with(OWNER, local, options)
     }
 
-    /// Has a bound socket listen, with so many connections that wait to be accepted; again, a new number.
+    /// Has a bound socket listen, with so many connections that wait to be accepted; again, a new
+    /// number.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -61,8 +62,9 @@ impl Sockets<'_> {
         self.core.shard.accept(id)
     }
 
-    /// Begins to connect a socket, bound or not: how that goes shows in its [`crate::View`]. From a bound port whose answers come to another shard of the engine, as [`Sockets::leads_elsewhere`] says,
-    /// it is [`crate::Stack::connect_bound`] that does.
+    /// Begins to connect a socket, bound or not: how that goes shows in its [`crate::View`]. From a
+    /// bound port whose answers come to another shard of the engine, as
+    /// [`Sockets::leads_elsewhere`] says, it is [`crate::Stack::connect_bound`] that does.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -81,7 +83,8 @@ impl Sockets<'_> {
         self.core.shard.connect_bound(id, remote, self.core.now)
     }
 
-    /// Whether answers to a bound socket's connection would come to another shard of the engine, which knows nothing of it.
+    /// Whether answers to a bound socket's connection would come to another shard of the engine,
+    /// which knows nothing of it.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -96,7 +99,8 @@ impl Sockets<'_> {
         self.core.shard.leads_elsewhere(id, remote)
     }
 
-    /// Queues bytes, as many as there is room for. `push`: nothing is announced to follow at once (no `MSG_MORE`).
+    /// Queues bytes, as many as there is room for. `push`: nothing is announced to follow at once
+    /// (no `MSG_MORE`).
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -109,14 +113,17 @@ impl Sockets<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when there is no room, the connection is not made yet or `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
-    /// when it is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
+    /// [`Error::WouldBlock`] when there is no room, the connection is not made yet or
+    /// `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
+    /// when it is not connected or shut for writing, [`Error::NoMemory`] at the limit of send
+    /// memory.
     #[inline]
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
         self.core.shard.send(id, bytes, push)
     }
 
-    /// As [`Sockets::send`], for `len` bytes that `fill` writes: called at most twice, for consecutive pieces of what there is room for. `TCP_NOTSENT_LOWAT` is for the caller to keep.
+    /// As [`Sockets::send`], for `len` bytes that `fill` writes: called at most twice, for
+    /// consecutive pieces of what there is room for. `TCP_NOTSENT_LOWAT` is for the caller to keep.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -142,7 +149,8 @@ impl Sockets<'_> {
         self.core.shard.send_with(id, len, push, fill)
     }
 
-    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and sends none: [`Sockets::commit`] does, if nothing comes between the two.
+    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and
+    /// sends none: [`Sockets::commit`] does, if nothing comes between the two.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -164,7 +172,8 @@ impl Sockets<'_> {
         self.core.shard.reserve(id, len)
     }
 
-    /// Sends the first `len` bytes of what [`Sockets::reserve`] has shown, as many as it had room for.
+    /// Sends the first `len` bytes of what [`Sockets::reserve`] has shown, as many as it had room
+    /// for.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -203,7 +212,8 @@ impl Sockets<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WouldBlock`], [`Error::NotConnected`], or the pending error once all bytes are read.
+    /// [`Error::WouldBlock`], [`Error::NotConnected`], or the pending error once all bytes are
+    /// read.
     #[inline]
     pub fn recv(&mut self, id: SocketId, out: &mut [u8]) -> Result<usize, Error> {
         self.core.shard.recv(id, out, self.core.now)
@@ -233,7 +243,8 @@ impl Sockets<'_> {
         self.core.shard.peek(id, out)
     }
 
-    /// As [`Sockets::recv`], but `take` sees the bytes where they are, in the two pieces that a ring has, and says how many of them were read. None at all are the end of the stream.
+    /// As [`Sockets::recv`], but `take` sees the bytes where they are, in the two pieces that a
+    /// ring has, and says how many of them were read. None at all are the end of the stream.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -259,7 +270,8 @@ impl Sockets<'_> {
         self.core.shard.recv_with(id, take, self.core.now)
     }
 
-    /// The program has read the stream up to this offset, which [`crate::View::consumed`] is then; less than before is no news.
+    /// The program has read the stream up to this offset, which [`crate::View::consumed`] is then;
+    /// less than before is no news.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

@@ -1,4 +1,5 @@
-//! Connections in tasks. What moves bytes is made of plain functions: a state between them and the task would cost what a poll of theirs does.
+//! Connections in tasks. What moves bytes is made of plain functions: a state between them and the
+//! task would cost what a poll of theirs does.
 
 use std::future::poll_fn;
 use std::io;

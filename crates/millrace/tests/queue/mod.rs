@@ -1,4 +1,5 @@
-//! Queues of devices in memory, each of which leads wherever a test wants it, for tests of the library and of its bindings.
+//! Queues of devices in memory, each of which leads wherever a test wants it, for tests of the
+//! library and of its bindings.
 
 use std::collections::VecDeque;
 use std::io;

@@ -13,8 +13,8 @@ use crate::time::Instant;
 use crate::unit::{HEAD_MAX, Sink};
 
 impl Receive {
-    /// What the host sends, if [`crate::Config::active_ack`] is on. `false`: it does not go on to the wire. Its acknowledgement may have been changed to what the sender was
-    /// told already.
+    /// What the host sends, if [`crate::Config::active_ack`] is on. `false`: it does not go on to
+    /// the wire. Its acknowledgement may have been changed to what the sender was told already.
     pub fn from_host(
         &mut self,
         frame: &mut [u8],
@@ -75,7 +75,8 @@ impl Receive {
         passes
     }
 
-    /// Writes an acknowledgement that is to be sent now, a whole frame, and says how long it is. To be called until there is none.
+    /// Writes an acknowledgement that is to be sent now, a whole frame, and says how long it is. To
+    /// be called until there is none.
     pub fn acknowledgement(&mut self, now: Instant, frame: &mut [u8; HEAD_MAX]) -> Option<usize> {
         let mut at = 0;
         while let Some(&index) = self.owing.get(at) {
@@ -132,8 +133,9 @@ impl Receive {
         }
     }
 
-    /// The sender has ended the connection, or broken it off, if that is believed. The flow goes; one of which something is kept only when the host has acknowledged it, or
-    /// says that there is no such connection.
+    /// The sender has ended the connection, or broken it off, if that is believed. The flow goes;
+    /// one of which something is kept only when the host has acknowledged it, or says that there is
+    /// no such connection.
     pub(super) fn end(&mut self, index: u32) {
         match self.steads.get_mut(index as usize) {
             Some(stead) if stead.kept.head != NONE => stead.ending = true,

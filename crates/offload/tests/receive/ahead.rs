@@ -1,5 +1,6 @@
-//! Acknowledging ahead of the host: a sender, a wire that loses and reorders, the card, and a host that drops some of what it is given. The sender forgets what it was told has
-//! arrived; the host must have all of it in the end.
+//! Acknowledging ahead of the host: a sender, a wire that loses and reorders, the card, and a host
+//! that drops some of what it is given. The sender forgets what it was told has arrived; the host
+//! must have all of it in the end.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -179,7 +180,8 @@ impl World {
         true
     }
 
-    /// The card's own acknowledgements: sound, no more than is here, within what the host has allowed, and not too many.
+    /// The card's own acknowledgements: sound, no more than is here, within what the host has
+    /// allowed, and not too many.
     fn ahead(&mut self) {
         let mut frame = [0; HEAD_MAX];
         let now = Instant(self.bench.now);
@@ -256,7 +258,8 @@ fn run(seed: u64) -> u64 {
             ..Spec::data(offset, SIZE.min(total - offset))
         };
         if world.bench.now > progress + 30_000_000 {
-            // Everything that was not acknowledged, once more; and one byte of what the window does not allow.
+            // Everything that was not acknowledged, once more; and one byte of what the window does
+            // not allow.
             progress = world.bench.now;
             next = una;
             if edge <= una {

@@ -77,7 +77,8 @@ fn a_slow_flow_is_not_made_to_wait() {
     assert_eq!(bench.receive.counters().flush_burst, 10);
 }
 
-/// Messages that are answered one by one, however fast, as long as there and back takes 5 us: after each burst nothing is held, so nobody waits for a timer.
+/// Messages that are answered one by one, however fast, as long as there and back takes 5 us: after
+/// each burst nothing is held, so nobody waits for a timer.
 #[test]
 fn a_message_that_is_waited_for_is_never_held_after_its_burst() {
     for pushed in [true, false] {

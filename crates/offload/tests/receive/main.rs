@@ -1,4 +1,5 @@
-//! Receive offload: statements about single frames, and any traffic beside a model that knows nothing of units.
+//! Receive offload: statements about single frames, and any traffic beside a model that knows
+//! nothing of units.
 
 mod ahead;
 mod flushing;

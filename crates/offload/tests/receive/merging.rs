@@ -178,7 +178,8 @@ fn flows_and_virtual_lans_are_kept_apart() {
 }
 
 proptest! {
-    /// Checksums made from partial sums are those of a full look at every byte, at whatever lengths.
+    /// Checksums made from partial sums are those of a full look at every byte, at whatever
+    /// lengths.
     #[test]
     fn checksums_by_increment_are_full_checksums(
         lens in prop::collection::vec(1u32..300, 1..60),

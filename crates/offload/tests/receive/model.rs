@@ -1,5 +1,5 @@
-//! Any traffic, from seeds, beside a plain reassembler that sees the same frames: what it has of the stream after some frames the host must have, too, and
-//! nothing else.
+//! Any traffic, from seeds, beside a plain reassembler that sees the same frames: what it has of
+//! the stream after some frames the host must have, too, and nothing else.
 
 use millrace_offload::Config;
 use millrace_wire::tcp::{Flags, Timestamps};
@@ -120,7 +120,8 @@ fn run(seed: u64) {
         bench.feed(&spec);
         model.take(flow, offset, &spec.payload);
         if rng.below(25) == 0 {
-            // A frame that is not held: when it comes out, so has all of its flow that came before it.
+            // A frame that is not held: when it comes out, so has all of its flow that came before
+            // it.
             markers += 1;
             let mut marker = Spec {
                 payload: Vec::new(),

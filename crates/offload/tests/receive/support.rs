@@ -292,7 +292,8 @@ impl Bench {
         self.taken()
     }
 
-    /// Makes the flow one that is worth waiting for: segments a microsecond apart. Returns how far the stream is.
+    /// Makes the flow one that is worth waiting for: segments a microsecond apart. Returns how far
+    /// the stream is.
     pub fn warm_up(&mut self) -> u32 {
         let mut offset = 0;
         for _ in 0..40 {

@@ -15,7 +15,8 @@ use netlink_packet_route::link::{
 use crate::netlink::Netlink;
 
 impl Netlink {
-    /// Makes a macvtap device on top of the device `on`, with this number and address, in another namespace; up, and hearing every group.
+    /// Makes a macvtap device on top of the device `on`, with this number and address, in another
+    /// namespace; up, and hearing every group.
     pub(super) fn add_macvtap(
         &self,
         on: u32,

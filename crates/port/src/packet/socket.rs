@@ -100,7 +100,8 @@ pub(super) fn hear(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
 }
 
 #[cfg(feature = "xdp")]
-/// A socket that receives what goes to more than one station and has no tag. While it is there the device takes frames to `mac`, too, and those to every group.
+/// A socket that receives what goes to more than one station and has no tag. While it is there the
+/// device takes frames to `mac`, too, and those to every group.
 pub(crate) fn open_groups(name: &str, device: &Device, mac: Mac) -> Result<OwnedFd, Error> {
     let fail = |operation| move |error| Error::system(operation, name, error);
     let socket = listen(name, device, &to_groups(), false)?;
@@ -128,7 +129,8 @@ pub(crate) fn promiscuous(name: &str, device: &Device) -> Result<OwnedFd, Error>
     socket.map_err(|error| Error::system("listen promiscuously on", name, error))
 }
 
-/// A socket on a device that receives what `filter` lets through; with `tags` it tells those of virtual LANs.
+/// A socket on a device that receives what `filter` lets through; with `tags` it tells those of
+/// virtual LANs.
 fn listen(
     name: &str,
     device: &Device,
@@ -216,7 +218,8 @@ const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
-// Each virtual LAN is a network of its own. The device or the kernel has taken the tag off, and noted what it was.
+// Each virtual LAN is a network of its own. The device or the kernel has taken the tag off, and
+// noted what it was.
 const TAGGED: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
 const TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG) as u32;
 const TAG_TYPE: u32 = (libc::SKF_AD_OFF + SKF_AD_VLAN_TPID) as u32;
@@ -289,7 +292,8 @@ fn attach(socket: &OwnedFd, lines: &[libc::sock_filter]) -> io::Result<()> {
 }
 
 fn set_option<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value outlives the call, and is as long as is said; what it may point to does, too.
+    // SAFETY: the value outlives the call, and is as long as is said; what it may point to does,
+    // too.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

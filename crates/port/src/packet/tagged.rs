@@ -1,4 +1,5 @@
-//! Frames with the tags of their virtual LANs, which the kernel takes off before a packet socket sees them, and tells beside them.
+//! Frames with the tags of their virtual LANs, which the kernel takes off before a packet socket
+//! sees them, and tells beside them.
 
 use std::ffi::c_int;
 use std::io::{self, IoSliceMut};
@@ -85,7 +86,8 @@ fn receive_message(
         message.msg_iovlen = parts.len();
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: the parts and the room for control messages are exclusively ours, outlive the call, and are as long as is said.
+        // SAFETY: the parts and the room for control messages are exclusively ours, outlive the
+        // call, and are as long as is said.
         let read =
             unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         if read < 0 {
@@ -103,7 +105,8 @@ fn receive_message(
 
 /// The tag among the control messages.
 fn tag_of(message: &libc::msghdr) -> Option<(u16, u16)> {
-    // SAFETY: the kernel has filled in the message, and its room for control messages is still there.
+    // SAFETY: the kernel has filled in the message, and its room for control messages is still
+    // there.
     let control = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: null, or within that room.
     let header = unsafe { control.as_ref() }?;
@@ -115,7 +118,8 @@ fn tag_of(message: &libc::msghdr) -> Option<(u16, u16)> {
     {
         return None;
     }
-    // SAFETY: the message has as many bytes as were just asked for, and any bytes are a value of this type.
+    // SAFETY: the message has as many bytes as were just asked for, and any bytes are a value of
+    // this type.
     let data: libc::tpacket_auxdata = unsafe {
         libc::CMSG_DATA(control)
             .cast::<libc::tpacket_auxdata>()

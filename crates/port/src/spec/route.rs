@@ -26,7 +26,8 @@ pub fn parse_prefix(text: &str) -> Result<(IpAddr, u8), Error> {
         .ok_or_else(|| Error::Address(text.to_owned()))
 }
 
-/// Addresses that begin like `prefix` are behind a neighbour. Of several routes that fit, the longest prefix counts.
+/// Addresses that begin like `prefix` are behind a neighbour. Of several routes that fit, the
+/// longest prefix counts.
 ///
 /// ```
 /// use millrace_port::spec::Route;

@@ -21,7 +21,8 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Adds an address with the bits of its prefix to the device with this index, and waits for the kernel's answer.
+/// Adds an address with the bits of its prefix to the device with this index, and waits for the
+/// kernel's answer.
 ///
 /// # Errors
 /// Those of the kernel.

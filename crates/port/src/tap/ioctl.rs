@@ -12,7 +12,8 @@ use millrace_wire::vnet;
 use super::Error;
 use crate::ioctl::{Request, check};
 
-/// Creates a TAP device and returns its first queue and its name. `name` may be a pattern with `%d`.
+/// Creates a TAP device and returns its first queue and its name. `name` may be a pattern with
+/// `%d`.
 pub(crate) fn create(
     kind: Kind,
     name: &str,
@@ -44,7 +45,8 @@ pub(crate) fn take(kind: Kind, name: &str) -> Result<OwnedFd, Error> {
 /// The link-layer address of the device, in whatever namespace it is by now.
 pub(super) fn mac(descriptor: &OwnedFd) -> io::Result<Mac> {
     let mut request = Request::about("");
-    // SAFETY: SIOCGIFHWADDR on a queue of the device fills in one `struct ifreq`, as which `request` is laid out; it outlives the call.
+    // SAFETY: SIOCGIFHWADDR on a queue of the device fills in one `struct ifreq`, as which
+    // `request` is laid out; it outlives the call.
     check(unsafe {
         libc::ioctl(
             descriptor.as_raw_fd(),
@@ -88,7 +90,8 @@ fn open_queue(kind: Kind, name: &str, flags: c_int) -> Result<(OwnedFd, String),
     Ok((descriptor, name))
 }
 
-/// Makes the descriptor that of a device, with a virtio-net header before each frame and all offloads; the device's name.
+/// Makes the descriptor that of a device, with a virtio-net header before each frame and all
+/// offloads; the device's name.
 pub(crate) fn prepare(
     descriptor: &OwnedFd,
     kind: Kind,
@@ -101,7 +104,8 @@ pub(crate) fn prepare(
     };
     let flags = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
     let mut request = Request::about(name).short(flags as u16);
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `request` is laid out; it outlives the call.
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `request` is laid out; it
+    // outlives the call.
     let set = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     check(set)?;
     let len = vnet::LEN as c_int;

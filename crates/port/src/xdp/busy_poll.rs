@@ -1,4 +1,5 @@
-//! Busy polling: whoever looks for frames and finds none runs the driver's poller (NAPI) himself, without an interrupt and in his own time.
+//! Busy polling: whoever looks for frames and finds none runs the driver's poller (NAPI) himself,
+//! without an interrupt and in his own time.
 
 use std::io;
 
@@ -10,7 +11,8 @@ use crate::spec::BusyPoll;
 /// What is known of the poller of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Poller {
-    /// It is not wanted, or the kernel does not say which it is, so that there is none to run: frames come by interrupts.
+    /// It is not wanted, or the kernel does not say which it is, so that there is none to run:
+    /// frames come by interrupts.
     None,
     /// Wanted. The first frame that comes by an interrupt tells which it is.
     Wanted,
@@ -18,7 +20,8 @@ pub(super) enum Poller {
     Ours,
 }
 
-/// Has the queues of a device busy-polled, where that is wanted and real: its pollers must be there, and the program behind the driver, not behind the kernel's buffers.
+/// Has the queues of a device busy-polled, where that is wanted and real: its pollers must be
+/// there, and the program behind the driver, not behind the kernel's buffers.
 pub(super) fn set_up(
     wanted: BusyPoll,
     device: &str,
@@ -50,7 +53,8 @@ pub(super) fn set_up(
     }
 }
 
-/// Whether each queue has a poller that a program can run. A kernel that does not tell is believed to have them.
+/// Whether each queue has a poller that a program can run. A kernel that does not tell is believed
+/// to have them.
 fn is_real(device: &str, generic: bool, queues: usize) -> io::Result<()> {
     if generic {
         return Err(io::Error::other(

@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 
 use super::socket;
 
-/// What the kernel has counted at the socket of one queue (`struct xdp_statistics`) since it was opened.
+/// What the kernel has counted at the socket of one queue (`struct xdp_statistics`) since it was
+/// opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Received frames that were dropped because there was no memory for them, or too little.
@@ -54,7 +55,8 @@ impl Gauge {
         self.queue
     }
 
-    /// The number (NAPI id) of the driver's poller that runs when frames are looked for, 0 as long as the kernel does not know it; none where it is not to, or once the port is gone.
+    /// The number (NAPI id) of the driver's poller that runs when frames are looked for, 0 as long
+    /// as the kernel does not know it; none where it is not to, or once the port is gone.
     pub fn poller(&self) -> Option<u32> {
         socket::poller(&*self.socket.upgrade()?)
     }

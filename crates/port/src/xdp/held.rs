@@ -1,8 +1,11 @@
 //! Ports of addresses that the stack has together with the kernel, and these addresses.
 //!
-//! A port is the stack's while a socket of the kernel is bound to it, at each of the addresses, that does nothing else: so the kernel's own book of ports knows it as taken, whoever asks, and a
-//! port that the kernel has is refused to the stack. The sockets go with the process; a list of reserved ports (`ip_local_reserved_ports`) would stay behind, and would
-//! keep nobody from binding. The ports for connections out are taken at the start, so that a connection costs no call.
+//! A port is the stack's while a socket of the kernel is bound to it, at each of the addresses,
+//! that does nothing else: so the kernel's own book of ports knows it as taken, whoever asks, and a
+//! port that the kernel has is refused to the stack. The sockets go with the process; a list of
+//! reserved ports (`ip_local_reserved_ports`) would stay behind, and would keep nobody from
+//! binding. The ports for connections out are taken at the start, so that a connection costs no
+//! call.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +20,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::SHARED_MAX;
 
-/// Ports for connections out that are taken at the start, at most; with more than two addresses fewer, so that there are no more sockets than this.
+/// Ports for connections out that are taken at the start, at most; with more than two addresses
+/// fewer, so that there are no more sockets than this.
 const OUTGOING: u64 = 4096;
 const OUTGOING_SOCKETS: u64 = 4 * OUTGOING;
 /// Fewer are not worth a start: choosing one must be hard to foresee.
@@ -46,7 +50,8 @@ impl Transport {
     }
 }
 
-/// What the program knows of addresses, as `program.c` has it: those of IPv4, then those of IPv6, all zero where there is none.
+/// What the program knows of addresses, as `program.c` has it: those of IPv4, then those of IPv6,
+/// all zero where there is none.
 pub(super) type Addresses = [u32; 5 * SHARED_MAX];
 
 fn told(addresses: &[IpAddr]) -> Addresses {
@@ -147,8 +152,9 @@ impl Held {
         Ok(held)
     }
 
-    /// The addresses are these from now on. Each port that is held is taken from the kernel at those that are new; one at which the kernel has such a port, or which it does not
-    /// have any more, is left out. Returns those that are shared now.
+    /// The addresses are these from now on. Each port that is held is taken from the kernel at
+    /// those that are new; one at which the kernel has such a port, or which it does not have any
+    /// more, is left out. Returns those that are shared now.
     ///
     /// # Errors
     /// The program could not be told.
@@ -223,7 +229,8 @@ impl Held {
 }
 
 impl Book {
-    /// Takes each port that is held at one more address; `false`, and none of them, if one is not to be had.
+    /// Takes each port that is held at one more address; `false`, and none of them, if one is not
+    /// to be had.
     fn take_all_at(&mut self, address: IpAddr) -> bool {
         for (&(transport, port), entry) in &mut self.entries {
             let Ok(socket) = bound_at(transport, address, port) else {
@@ -254,7 +261,8 @@ impl Book {
     }
 }
 
-/// A socket of the kernel that holds a port, and does nothing else: it does not listen, so nobody is kept waiting by it.
+/// A socket of the kernel that holds a port, and does nothing else: it does not listen, so nobody
+/// is kept waiting by it.
 fn bound_at(transport: Transport, address: IpAddr, port: u16) -> io::Result<OwnedFd> {
     let kind = match transport {
         Transport::Tcp => SocketType::STREAM,

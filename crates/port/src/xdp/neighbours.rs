@@ -1,7 +1,8 @@
-//! The kernel's table of neighbours, for a stack that has the kernel's addresses: ARP and neighbour discovery are the kernel's, and the stack asks the kernel.
+//! The kernel's table of neighbours, for a stack that has the kernel's addresses: ARP and neighbour
+//! discovery are the kernel's, and the stack asks the kernel.
 //!
-//! What the stack would ask the link is asked here; what the kernel knows, or finds out, or learns anew, comes back as the reply of ARP, or the advertisement of a neighbour,
-//! that says so.
+//! What the stack would ask the link is asked here; what the kernel knows, or finds out, or learns
+//! anew, comes back as the reply of ARP, or the advertisement of a neighbour, that says so.
 
 use std::collections::VecDeque;
 use std::io;
@@ -83,7 +84,8 @@ impl Neighbours {
         unsafe { BorrowedFd::borrow_raw(self.netlink.0.as_raw_fd()) }
     }
 
-    /// What the stack sends of that. A question is put to the kernel; the rest is not the stack's to say.
+    /// What the stack sends of that. A question is put to the kernel; the rest is not the stack's
+    /// to say.
     pub(super) fn sent(&mut self, frame: &[u8]) {
         let Some((target, asker)) = question(frame) else {
             return;
@@ -92,7 +94,8 @@ impl Neighbours {
             IpAddr::V4(asker) => self.asker_v4 = asker,
             IpAddr::V6(asker) => self.asker_v6 = asker,
         }
-        // First what it knows; then that somebody wants it, which makes it ask the link if it knows nothing, or nothing of late.
+        // First what it knows; then that somebody wants it, which makes it ask the link if it knows
+        // nothing, or nothing of late.
         let wanted = |flags| {
             let mut message = NeighbourMessage::default();
             let (family, destination) = match target {

@@ -13,7 +13,8 @@ use super::{Error, Ours};
 /// What `cargo xtask bpf` made of `program.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("program.o");
 
-/// A program on a device. It goes from there with its owner, also when that is killed: a descriptor holds it.
+/// A program on a device. It goes from there with its owner, also when that is killed: a descriptor
+/// holds it.
 #[derive(Debug)]
 pub(super) struct Program {
     loaded: Ebpf,
@@ -21,7 +22,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads the program, and tells it which frames are `ours`; with `pieces` it takes frames that are larger than a page.
+    /// Loads the program, and tells it which frames are `ours`; with `pieces` it takes frames that
+    /// are larger than a page.
     pub(super) fn load(device: &str, ours: &Ours<'_>, pieces: bool) -> Result<Program, Error> {
         let mut station = [0; 8];
         if let Ours::Station(mac) = ours {

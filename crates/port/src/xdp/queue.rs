@@ -30,13 +30,15 @@ pub(super) struct Queue {
 enum Answer {
     /// It has taken as many as it does in one call, or has no room.
     Busy,
-    /// Likewise, and one that it has taken was dropped by the device, whose ring is full or whose cable is out.
+    /// Likewise, and one that it has taken was dropped by the device, whose ring is full or whose
+    /// cable is out.
     Dropped,
     /// The device is down. What is queued stays until it is up.
     Down,
 }
 
-/// `None`: nothing that has to do with sending. A socket that `copies` has `EBUSY` for one frame that is lost; others for a device that is being set up anew.
+/// `None`: nothing that has to do with sending. A socket that `copies` has `EBUSY` for one frame
+/// that is lost; others for a device that is being set up anew.
 fn answer(error: &io::Error, copies: bool) -> Option<Answer> {
     match error.raw_os_error()? {
         libc::EBUSY if copies => Some(Answer::Dropped),
@@ -47,7 +49,8 @@ fn answer(error: &io::Error, copies: bool) -> Option<Answer> {
 }
 
 impl Queue {
-    /// Of a socket that has memory for `window` frames, or pieces of frames, between here and where they are going.
+    /// Of a socket that has memory for `window` frames, or pieces of frames, between here and where
+    /// they are going.
     pub(super) fn new(socket: Socket, window: u32) -> Queue {
         let window = window.min(WINDOW_MAX);
         Queue {
@@ -59,7 +62,8 @@ impl Queue {
         }
     }
 
-    /// Takes one frame into `buffer`, and what that has no room for into `more`. Says how long it is.
+    /// Takes one frame into `buffer`, and what that has no room for into `more`. Says how long it
+    /// is.
     pub(super) fn receive(&mut self, buffer: &mut [u8], more: &mut [u8]) -> Option<usize> {
         loop {
             let (count, len) = self.next().or_else(|| self.poll())?;
@@ -71,7 +75,8 @@ impl Queue {
         }
     }
 
-    /// The kernel gets its memory back, and the driver looks for more if its poller is ours to run; then as [`Queue::next`].
+    /// The kernel gets its memory back, and the driver looks for more if its poller is ours to run;
+    /// then as [`Queue::next`].
     fn poll(&mut self) -> Option<(u32, usize)> {
         let came = self.held > 0;
         self.refill();
@@ -167,7 +172,8 @@ impl Queue {
         }
     }
 
-    /// Queues a frame of `len` bytes, which are `parts` in a row; `false` if there is no memory left for it.
+    /// Queues a frame of `len` bytes, which are `parts` in a row; `false` if there is no memory
+    /// left for it.
     pub(super) fn send<'a>(
         &mut self,
         parts: impl Iterator<Item = &'a [u8]>,
@@ -243,7 +249,8 @@ impl Queue {
         completion.give_back();
     }
 
-    /// Sends what was queued: one call for all of it. `false` if some is left that the device has no room for now.
+    /// Sends what was queued: one call for all of it. `false` if some is left that the device has
+    /// no room for now.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         self.socket.rings.transmit.publish();
         let all = self.give();
@@ -267,7 +274,8 @@ impl Queue {
             match answer(&error, self.socket.copies) {
                 Some(Answer::Busy) if left != before => {}
                 Some(Answer::Busy) => return Ok(false),
-                // It has been too fast for whoever takes them out of the device's ring, so the others wait.
+                // It has been too fast for whoever takes them out of the device's ring, so the
+                // others wait.
                 Some(Answer::Dropped) => {
                     self.dropped += 1;
                     return Ok(left == 0);

@@ -12,7 +12,8 @@ use crate::{Offload, Relay, Relayed};
 
 impl Relay for Xdp {
     fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>> {
-        // Room for a tag is not needed before a frame that has its own in it; it is left so that payload lies as it does for other ports.
+        // Room for a tag is not needed before a frame that has its own in it; it is left so that
+        // payload lies as it does for other ports.
         let room = &mut buffer[TAG_LEN..];
         let Some(frame_len) = self.take(room, rest) else {
             return Ok(None);

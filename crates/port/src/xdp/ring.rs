@@ -1,7 +1,7 @@
 //! The rings that a socket shares with the kernel, and the memory that frames lie in.
 //!
-//! Each ring has one producer and one consumer, and both keep what they last saw of the other: the shared indices are read when that is used up,
-//! and written once for many entries.
+//! Each ring has one producer and one consumer, and both keep what they last saw of the other: the
+//! shared indices are read when that is used up, and written once for many entries.
 
 use std::ffi::c_void;
 use std::io;
@@ -18,7 +18,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: nothing about the memory is of one thread; who owns the mapping owns what is done with it.
+// SAFETY: nothing about the memory is of one thread; who owns the mapping owns what is done with
+// it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -66,7 +67,8 @@ impl Mapping {
         let Some(from) = self.find(at, out.len()) else {
             return false;
         };
-        // SAFETY: the bytes lie in the mapping. The kernel has handed their chunk over, and were it to write there all the same, what is read is bytes.
+        // SAFETY: the bytes lie in the mapping. The kernel has handed their chunk over, and were it
+        // to write there all the same, what is read is bytes.
         unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         true
     }
@@ -91,7 +93,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody else knows of it. A failure would mean that it is gone already.
+        // SAFETY: it was mapped with this length, and nobody else knows of it. A failure would mean
+        // that it is gone already.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -112,7 +115,8 @@ struct Ring<T> {
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring of `size` entries, a power of two, that the kernel has laid out as `offsets` say.
+    /// Maps the ring of `size` entries, a power of two, that the kernel has laid out as `offsets`
+    /// say.
     fn map(
         socket: BorrowedFd<'_>,
         offsets: &libc::xdp_ring_offset,
@@ -159,7 +163,8 @@ impl<T: Copy> Ring<T> {
 
     /// The entry of a running index.
     fn entry(&self, index: u32) -> *mut T {
-        // SAFETY: masked, the index is below the number of entries, all of which are in the mapping.
+        // SAFETY: masked, the index is below the number of entries, all of which are in the
+        // mapping.
         unsafe {
             self.entries
                 .as_ptr()
@@ -206,7 +211,8 @@ impl<T: Copy> Producer<T> {
 
     /// Writes an entry; [`Producer::has_room`] was asked.
     pub(super) fn push(&mut self, entry: T) {
-        // SAFETY: the entry is in the mapping, and this end's to write: there is room, so the kernel has taken what was there.
+        // SAFETY: the entry is in the mapping, and this end's to write: there is room, so the
+        // kernel has taken what was there.
         unsafe { self.ring.entry(self.written).write(entry) };
         self.written = self.written.wrapping_add(1);
     }

@@ -17,18 +17,22 @@ pub(super) const CHUNK: u32 = 4096;
 pub(super) const RING: u32 = 2048;
 /// Frames of memory for what leaves, at most.
 pub(super) const WINDOW_MAX: u32 = RING;
-/// And on veth. What is sent there lies in a ring of 256 until the other end takes it, and veth drops what that has no room for; it gives places back sixteen at a time, and the
-/// kernel's own packets lie there as well.
+/// And on veth. What is sent there lies in a ring of 256 until the other end takes it, and veth
+/// drops what that has no room for; it gives places back sixteen at a time, and the kernel's own
+/// packets lie there as well.
 pub(super) const WINDOW_VETH: u32 = 224;
 /// What the kernel keeps free before each frame for the program (`XDP_PACKET_HEADROOM`).
 const PROGRAM_ROOM: u32 = 256;
 /// The largest frame that fits one chunk.
 pub(super) const SINGLE_MAX: usize = (CHUNK - PROGRAM_ROOM) as usize;
-/// Room before a frame to be sent for what is asked to be finished in it (`struct xsk_tx_metadata`).
+/// Room before a frame to be sent for what is asked to be finished in it
+/// (`struct xsk_tx_metadata`).
 pub(super) const REQUEST: usize = 24;
-/// How many frames the kernel takes in one call (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17); it took 32 before.
+/// How many frames the kernel takes in one call (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17); it took 32
+/// before.
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
-/// How long a call may poll, in microseconds: these poll once, since they never block, but 0 is not to poll at all.
+/// How long a call may poll, in microseconds: these poll once, since they never block, but 0 is not
+/// to poll at all.
 const POLL_TIME: c_int = 20;
 /// Frames that the driver takes in one poll: as many as it does when it polls by itself.
 const POLL_BUDGET: c_int = 64;
@@ -72,7 +76,8 @@ impl Socket {
         let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
         let window = binding.window.min(WINDOW_MAX);
         let memory = Mapping::new(((RING + window) * CHUNK) as usize)?;
-        // A driver that sends out of the memory itself would have to be asked whether it computes checksums; the kernel's copy always can.
+        // A driver that sends out of the memory itself would have to be asked whether it computes
+        // checksums; the kernel's copy always can.
         let finishes = !binding.zero_copy && register(&descriptor, &memory, REQUEST as u32).is_ok();
         if !finishes {
             register(&descriptor, &memory, 0)?;
@@ -158,7 +163,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Has every call that looks at this socket run the driver's poller, which interrupts leave to it for as long as the device is told to wait (`napi_defer_hard_irqs` and
+    /// Has every call that looks at this socket run the driver's poller, which interrupts leave to
+    /// it for as long as the device is told to wait (`napi_defer_hard_irqs` and
     /// `gro_flush_timeout`).
     pub(super) fn busy_poll(&mut self) -> io::Result<()> {
         let options = [
@@ -175,7 +181,8 @@ impl Socket {
 
     /// Has the driver look at the fill ring, and run its poller if it is to be.
     pub(super) fn kick_receive(&self) {
-        // SAFETY: nothing is received: there is no room for bytes, and no address. Whether it failed shows in the ring.
+        // SAFETY: nothing is received: there is no room for bytes, and no address. Whether it
+        // failed shows in the ring.
         unsafe {
             libc::recvfrom(
                 self.descriptor.as_raw_fd(),
@@ -202,7 +209,8 @@ impl Socket {
     }
 }
 
-/// The number (NAPI id) of the poller that brings a socket's frames, 0 as long as the kernel does not know it; none where it is not to be run from here.
+/// The number (NAPI id) of the poller that brings a socket's frames, 0 as long as the kernel does
+/// not know it; none where it is not to be run from here.
 pub(super) fn poller(socket: &OwnedFd) -> Option<u32> {
     let (mut wanted, mut id): (c_int, u32) = (0, 0);
     get(
@@ -255,7 +263,8 @@ fn register(socket: &OwnedFd, memory: &Mapping, request: u32) -> io::Result<()> 
     set_option(socket, libc::XDP_UMEM_REG, &area)
 }
 
-/// Lets the kernel have copies of a whole window of frames at a time, of two pages each with what it keeps of them. It goes by less where that is refused.
+/// Lets the kernel have copies of a whole window of frames at a time, of two pages each with what
+/// it keeps of them. It goes by less where that is refused.
 fn allow(socket: &OwnedFd, window: u32) {
     let bytes = (window * CHUNK) as c_int;
     // Twice as much as is asked for.
@@ -276,7 +285,8 @@ fn get_option<T>(socket: &OwnedFd, option: c_int, value: &mut T) -> io::Result<(
 
 fn get<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &mut T) -> io::Result<()> {
     let mut len = size_of::<T>() as u32;
-    // SAFETY: the value outlives the call, and is as long as is said; every value of these bytes is one of its type, which is of numbers.
+    // SAFETY: the value outlives the call, and is as long as is said; every value of these bytes is
+    // one of its type, which is of numbers.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -294,7 +304,8 @@ fn set_option<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
 }
 
 fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value outlives the call, and is as long as is said; the memory that it may name outlives the socket.
+    // SAFETY: the value outlives the call, and is as long as is said; the memory that it may name
+    // outlives the socket.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,7 +1,8 @@
 //! Frames whose sender left work undone because it is on this machine.
 //!
-//! At the other end of a veth pair is a kernel that knows that there is no wire: unless it is told otherwise it leaves the sum of the pseudo-header in the
-//! place of a transport checksum, and XDP has no way to say so. The sum shows it.
+//! At the other end of a veth pair is a kernel that knows that there is no wire: unless it is told
+//! otherwise it leaves the sum of the pseudo-header in the place of a transport checksum, and XDP
+//! has no way to say so. The sum shows it.
 
 use millrace_wire::checksum::{pseudo_v4, pseudo_v6};
 use millrace_wire::ethernet::{self, EtherType};
@@ -10,8 +11,9 @@ use millrace_wire::{ipv4, ipv6, vlan};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// From where on the checksum is still to be taken, and where from there it is to be put, if its field holds the sum of the pseudo-header alone. One tag of a
-/// virtual LAN may be before the packet.
+/// From where on the checksum is still to be taken, and where from there it is to be put, if its
+/// field holds the sum of the pseudo-header alone. One tag of a virtual LAN may be before the
+/// packet.
 pub(super) fn find(frame: &[u8]) -> Option<(u16, u16)> {
     let (link, mut packet) = ethernet::Header::parse(frame).ok()?;
     let mut kind = link.ethertype;

@@ -1,11 +1,13 @@
-//! Runs a test in a process of its own, in a network namespace of its own: what it creates is seen by nobody and goes with it.
+//! Runs a test in a process of its own, in a network namespace of its own: what it creates is seen
+//! by nobody and goes with it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 const INSIDE: &str = "MILLRACE_TEST_NAMESPACE";
 
-/// Runs `body` as the test `name` in a new namespace, as root there. `name` is that of the calling test function.
+/// Runs `body` as the test `name` in a new namespace, as root there. `name` is that of the calling
+/// test function.
 pub fn run(name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();

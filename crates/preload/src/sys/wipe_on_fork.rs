@@ -1,6 +1,6 @@
 //! State that a child does not inherit. The kernel clears this page in the child of every fork
-//! (`MADV_WIPEONFORK`), so a child made by the raw system call notices at its first call that it has
-//! not attached, and finds no lock of its parent's other threads.
+//! (`MADV_WIPEONFORK`), so a child made by the raw system call notices at its first call that it
+//! has not attached, and finds no lock of its parent's other threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 

@@ -1,4 +1,5 @@
-//! Listeners: backlog, wildcard and specific addresses, sharing, and what becomes of those that wait.
+//! Listeners: backlog, wildcard and specific addresses, sharing, and what becomes of those that
+//! wait.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

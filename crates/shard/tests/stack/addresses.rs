@@ -51,7 +51,8 @@ fn rfc826_one_request_teaches_both() {
     assert_eq!((requests(&net, A), requests(&net, B)), (1, 0));
 }
 
-/// What a claim is measured by is when the old address was learnt, not when traffic last confirmed it (Linux's `locktime`).
+/// What a claim is measured by is when the old address was learnt, not when traffic last confirmed
+/// it (Linux's `locktime`).
 #[test]
 fn rfc826_a_neighbour_that_says_that_it_has_moved_is_believed_in_the_midst_of_traffic() {
     let mut net = Net::new();

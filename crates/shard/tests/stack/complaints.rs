@@ -1,4 +1,5 @@
-//! What users of other stacks met, and single hostile inputs, as statements about the whole stack. `docs/compliance/hostile.toml` has the list.
+//! What users of other stacks met, and single hostile inputs, as statements about the whole stack.
+//! `docs/compliance/hostile.toml` has the list.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;

@@ -183,7 +183,8 @@ fn rfc4862_5_4_5_an_ipv6_address_that_another_host_has_is_a_conflict() {
     );
 }
 
-/// Of a neighbour that was just heard of, another address is not believed; but what the kernel says it has looked at itself.
+/// Of a neighbour that was just heard of, another address is not believed; but what the kernel says
+/// it has looked at itself.
 #[test]
 fn what_the_kernel_says_of_neighbours_is_believed_at_once() {
     for (claim, expected) in [

@@ -92,7 +92,8 @@ fn rfc7413_3_a_cookie_is_asked_for_and_given() {
     net.close(B, listener);
 }
 
-/// RFC 7413 3, figure 2: the request comes with the SYN, and the answer goes before the handshake is complete.
+/// RFC 7413 3, figure 2: the request comes with the SYN, and the answer goes before the handshake
+/// is complete.
 #[test]
 fn rfc7413_4_2_request_and_answer_in_one_round_trip() {
     let mut net = Net::new();
@@ -145,8 +146,9 @@ fn rfc7413_4_2_1_the_rest_follows_the_handshake() {
     assert_eq!(segments(&net)[0].2, usize::from(room));
 }
 
-/// The server has another secret than when it gave the cookie: the handshake goes its usual way, and brings a new one.
-/// RFC 7413 4.1.2: the key changes, and for a while what was made with the one before is good still.
+/// The server has another secret than when it gave the cookie: the handshake goes its usual way,
+/// and brings a new one. RFC 7413 4.1.2: the key changes, and for a while what was made with the
+/// one before is good still.
 #[test]
 fn rfc7413_4_1_2_a_cookie_of_the_key_before_is_good_and_replaced() {
     let mut net = Net::new();
@@ -226,7 +228,8 @@ fn rfc7413_4_2_2_a_bad_cookie_costs_a_round_trip_and_no_more() {
     assert_eq!(net.recv(B, server), b"again");
 }
 
-/// RFC 7413 4.1.3.1: something on the way drops such SYNs. They go again without payload, and others are not tried for a while.
+/// RFC 7413 4.1.3.1: something on the way drops such SYNs. They go again without payload, and
+/// others are not tried for a while.
 #[test]
 fn rfc7413_4_1_3_1_a_lost_syn_goes_again_without_payload() {
     let mut net = Net::new();
@@ -252,7 +255,8 @@ fn rfc7413_4_1_3_1_a_lost_syn_goes_again_without_payload() {
     assert!(open(&mut net).1 > 0);
 }
 
-/// The SYN-ACK is lost: the SYN that comes again is answered, and the payload is not delivered twice.
+/// The SYN-ACK is lost: the SYN that comes again is answered, and the payload is not delivered
+/// twice.
 #[test]
 fn rfc7413_4_2_2_a_lost_syn_ack_is_repeated() {
     let mut net = Net::new();
@@ -280,7 +284,8 @@ fn rfc7413_4_2_2_a_lost_syn_ack_is_repeated() {
     assert_eq!(net.recv(A, client), b"answer");
 }
 
-/// RFC 7413 5.1: no more than so many are let in before their handshake is complete; the others take the usual way.
+/// RFC 7413 5.1: no more than so many are let in before their handshake is complete; the others
+/// take the usual way.
 #[test]
 fn rfc7413_5_1_pending_fast_opens_are_limited() {
     let mut net = Net::new();

@@ -93,7 +93,8 @@ fn broadcast_echo_is_not_answered() {
     );
 }
 
-/// RFC 1122 3.2.2.6 wants each answered; RFC 1812 4.3.2.8 has the reasons to stop somewhere. Errors are not held back with them.
+/// RFC 1122 3.2.2.6 wants each answered; RFC 1812 4.3.2.8 has the reasons to stop somewhere. Errors
+/// are not held back with them.
 #[test]
 fn rfc1122_3_2_2_6_echo_is_answered_only_so_often() {
     let mut limited = config(B);
@@ -303,8 +304,8 @@ fn g6_a_hard_error_aborts_a_connect_only_if_it_quotes_our_syn() {
     assert_eq!(net.shards[A].take_error(client), errno::ECONNREFUSED);
 }
 
-/// RFC 1191 6.2, RFC 5927 7.2: what a connection has believed holds for the next ones to that host, for ten minutes; what quotes nothing in flight is
-/// not remembered.
+/// RFC 1191 6.2, RFC 5927 7.2: what a connection has believed holds for the next ones to that host,
+/// for ten minutes; what quotes nothing in flight is not remembered.
 #[test]
 fn rfc1191_6_2_a_smaller_path_is_remembered_for_its_host() {
     let (mut net, client, segment) = in_flight();
@@ -315,7 +316,8 @@ fn rfc1191_6_2_a_smaller_path_is_remembered_for_its_host() {
     assert_eq!(net.shards[A].path_mtu(client, net.now()), Ok(1_500));
     error_about(&mut net, &segment, smaller());
     assert_eq!(net.shards[A].path_mtu(client, net.now()), Ok(1_300));
-    // Another connection knows it from the start, in what it sends; what it announces is what it can receive.
+    // Another connection knows it from the start, in what it sends; what it announces is what it
+    // can receive.
     net.hand = Box::new(|_, _| true);
     net.log.clear();
     let second = net.connect(80);

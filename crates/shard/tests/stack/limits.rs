@@ -1,4 +1,5 @@
-//! Limits: the new is refused, the old is kept, a counter says so; and after everything is over nothing is left.
+//! Limits: the new is refused, the old is kept, a counter says so; and after everything is over
+//! nothing is left.
 
 use std::net::SocketAddr;
 
@@ -270,12 +271,14 @@ fn the_same_calls_give_the_same_frames() {
 
 #[test]
 fn an_idle_connection_is_small() {
-    // The entry of a socket; its timer's node has 16 bytes, and a place in the table 17, of which up to 7 in 8 are used.
+    // The entry of a socket; its timer's node has 16 bytes, and a place in the table 17, of which
+    // up to 7 in 8 are used.
     let size = Shard::<HeapMemory>::SOCKET_SIZE;
     assert!(size <= 464, "{size} bytes");
 }
 
-/// What programs left behind gives way when memory for those that are there runs out (Linux's `tcp_out_of_resources`).
+/// What programs left behind gives way when memory for those that are there runs out (Linux's
+/// `tcp_out_of_resources`).
 #[test]
 fn e6_orphans_give_their_memory_up_when_it_is_short() {
     let mut small = config(A);

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use millrace_shard::{Block, HeapMemory, Memory, Owner};
 
-/// Where the receive rings of a host's shards are: in one memory for all, where they stay when their connection moves, or in one of each.
+/// Where the receive rings of a host's shards are: in one memory for all, where they stay when
+/// their connection moves, or in one of each.
 #[derive(Clone)]
 pub struct HostMemory {
     heap: Rc<RefCell<HeapMemory>>,

@@ -10,7 +10,8 @@ use crate::memory::HostMemory;
 use crate::net::{A, ADDRESSES, B, OWNER};
 use crate::steering::{End, Moves, World, address_of, seeds, shards_of};
 
-/// Connections to the second host, as many as are asked for, and those that its shards open, with the ends there second.
+/// Connections to the second host, as many as are asked for, and those that its shards open, with
+/// the ends there second.
 fn connections(world: &mut World, seed: u64, count: u16) -> (Vec<[End; 2]>, Vec<End>) {
     let (listeners, beyond) = (world.listen(B, 80), world.listen(A, 80)[0]);
     let shards = world.hosts[B].shards.len();
@@ -115,7 +116,8 @@ fn connections_go_on_while_buckets_move_on_a_bad_link() {
     }
 }
 
-/// On a link that keeps order and loses nothing every segment is sent once, so nothing was lost or overtaken on the way.
+/// On a link that keeps order and loses nothing every segment is sent once, so nothing was lost or
+/// overtaken on the way.
 #[test]
 fn a_hand_over_loses_and_reorders_nothing() {
     for seed in seeds() {
@@ -141,7 +143,8 @@ fn a_hand_over_loses_and_reorders_nothing() {
     }
 }
 
-/// Buckets move for flows to come, and every connection stays where it is: pinned, wherever its bucket goes, until it is over.
+/// Buckets move for flows to come, and every connection stays where it is: pinned, wherever its
+/// bucket goes, until it is over.
 #[test]
 fn connections_stay_where_they_are_while_buckets_move_for_new_ones() {
     for seed in seeds() {
@@ -179,7 +182,8 @@ fn buckets_move_with_their_connections_or_without() {
     }
 }
 
-/// A shard with room for a listener and two connections, to which the first one gives all that it has; how many connections that is, and what has become of it.
+/// A shard with room for a listener and two connections, to which the first one gives all that it
+/// has; how many connections that is, and what has become of it.
 fn give_too_much(world: &mut World) -> (Shard<HostMemory>, usize, Taken) {
     let (pairs, _) = connections(world, 4, 12);
     let now = world.now();
@@ -200,7 +204,8 @@ fn give_too_much(world: &mut World) -> (Shard<HostMemory>, usize, Taken) {
     (small, total, taken)
 }
 
-/// What the other shard has no room for stays where it is, under another name, and its flow is pinned.
+/// What the other shard has no room for stays where it is, under another name, and its flow is
+/// pinned.
 #[test]
 fn what_there_is_no_room_for_stays() {
     let mut world = World::new(2, 4);

@@ -1,4 +1,5 @@
-//! The link: in-memory queues between two shards, a clock that jumps from event to event, and a hand in the middle.
+//! The link: in-memory queues between two shards, a clock that jumps from event to event, and a
+//! hand in the middle.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -340,7 +341,8 @@ impl Net {
         (client, server, listener)
     }
 
-    /// A connection between both, established: the client's and the server's socket, and the listener.
+    /// A connection between both, established: the client's and the server's socket, and the
+    /// listener.
     pub fn pair(&mut self) -> (SocketId, SocketId, SocketId) {
         let listener = self.listen(80, 16);
         let client = self.connect(80);
@@ -375,7 +377,8 @@ impl Net {
         self.shards[side].close(id, now).expect("close");
     }
 
-    /// Sends `total` bytes of a pattern from one side to the other, reading as they come; returns the virtual time it took.
+    /// Sends `total` bytes of a pattern from one side to the other, reading as they come; returns
+    /// the virtual time it took.
     pub fn transfer(&mut self, from: (usize, SocketId), to: (usize, SocketId), total: u64) -> u64 {
         let start = self.now_us;
         let (mut sent, mut received) = (0u64, 0u64);

@@ -33,8 +33,8 @@ fn end_of(net: &Net) -> Seq {
     last.seq + last.sequence_len()
 }
 
-/// The old connection has sent faster than the clock of initial sequence numbers goes: the new one begins beyond it all the same, or its
-/// peer would take it for an old duplicate.
+/// The old connection has sent faster than the clock of initial sequence numbers goes: the new one
+/// begins beyond it all the same, or its peer would take it for an old duplicate.
 #[test]
 fn rfc6191_2_a_connection_begins_beyond_the_one_whose_place_it_takes() {
     let mut net = Net::new();
@@ -91,7 +91,8 @@ fn rfc9293_3_10_7_4_both_ends_leave_time_wait_for_a_new_connection() {
     assert_eq!(waiting(&net), [0, 0]);
 }
 
-/// Linux's `IP_BIND_ADDRESS_NO_PORT`: connections to several peers may share a port, which a port that is chosen before cannot.
+/// Linux's `IP_BIND_ADDRESS_NO_PORT`: connections to several peers may share a port, which a port
+/// that is chosen before cannot.
 #[test]
 fn a_bind_may_leave_the_port_to_connect() {
     let mut net = Net::new();

@@ -220,7 +220,8 @@ fn the_list_of_sockets_has_queues_and_states() {
     assert_eq!(seen.iter().filter(|info| info.id.is_none()).count(), 1);
 }
 
-/// Linux's `TCP_NOTSENT_LOWAT`: what the network has not taken yet bounds what is taken from the program.
+/// Linux's `TCP_NOTSENT_LOWAT`: what the network has not taken yet bounds what is taken from the
+/// program.
 #[test]
 fn a_bound_on_what_was_not_sent_yet_holds_writing_back() {
     let mut net = Net::new();

@@ -49,7 +49,8 @@ fn rfc1122_3_2_2_5_an_option_that_makes_no_sense_is_pointed_at() {
     }
     assert_eq!(net.shards[B].counters().ip_malformed, 5);
     assert_eq!(net.shards[B].counters().icmp_errors_out, 5);
-    // RFC 1122 3.2.1.8: what is only unknown is passed over; the routes of others are not followed, and that is not said.
+    // RFC 1122 3.2.1.8: what is only unknown is passed over; the routes of others are not followed,
+    // and that is not said.
     let echo = encode(&Message::EchoRequest {
         id: 1,
         sequence: 2,

@@ -66,7 +66,8 @@ fn a_connection_goes_on_when_addresses_and_routes_change() {
     net.send(A, client, b"still here");
     net.run(10_000);
     assert_eq!(net.recv(B, server), b"still here");
-    // The address is gone: nothing comes, and it is not an error; back, what was not heard is sent again.
+    // The address is gone: nothing comes, and it is not an error; back, what was not heard is sent
+    // again.
     let mut without = network();
     without.addresses_v6.clear();
     renumber(&mut net, without);

@@ -1,4 +1,5 @@
-//! Single requirements on the stack as a whole. `docs/compliance` says which requirement is shown where.
+//! Single requirements on the stack as a whole. `docs/compliance` says which requirement is shown
+//! where.
 
 use std::net::SocketAddr;
 

@@ -227,7 +227,8 @@ fn rfc4861_6_3_6_a_router_that_does_not_answer_gives_way_to_the_next() {
     };
     assert!(to(&net, MACS[B]) >= 1, "the first router at first");
     assert!(to(&net, STRANGER) >= 1, "then the second");
-    // The second is the only one that is left when the first expires, and that it is none any more ends all ways.
+    // The second is the only one that is left when the first expires, and that it is none any more
+    // ends all ways.
     net.inject(A, &advertisement(routers[1], STRANGER, 0));
     net.run(600_000_000);
     assert!(!net.shards[A].has_default_router());

@@ -1,4 +1,5 @@
-//! What several programs share in a shard is divided so that none takes what the others need; and bytes out of order give way where memory is short.
+//! What several programs share in a shard is divided so that none takes what the others need; and
+//! bytes out of order give way where memory is short.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -115,7 +116,8 @@ fn a_program_that_sends_to_every_address_leaves_others_their_neighbours() {
     };
     scan(&mut net, 10..110);
     assert_eq!(net.shards[A].usage().neighbours, 64);
-    // All of them are wanted by connections, and the other program's is found all the same, and stays.
+    // All of them are wanted by connections, and the other program's is found all the same, and
+    // stays.
     let client = net.connect(80);
     net.run(10_000);
     let server = net.shards[B].accept(listener).expect("connected");
@@ -129,7 +131,8 @@ fn a_program_that_sends_to_every_address_leaves_others_their_neighbours() {
     assert_eq!(arps.count(), 1, "nobody asks for it again");
 }
 
-/// RFC 2018 8: a receiver may discard what it has reported and not acknowledged; the sender keeps it until it is acknowledged.
+/// RFC 2018 8: a receiver may discard what it has reported and not acknowledged; the sender keeps
+/// it until it is acknowledged.
 #[test]
 fn rfc2018_8_what_was_dropped_for_want_of_memory_comes_again() {
     const TOTAL: u64 = 48 << 10;
@@ -180,7 +183,8 @@ fn rfc2018_8_what_was_dropped_for_want_of_memory_comes_again() {
     assert_eq!(net.count(A, Flags::RST) + net.count(B, Flags::RST), 0);
 }
 
-/// Send memory that a crowd has used is given back when it is gone, and a shard at rest has no timer for that.
+/// Send memory that a crowd has used is given back when it is gone, and a shard at rest has no
+/// timer for that.
 #[test]
 fn memory_of_a_crowd_is_given_back() {
     let mut net = Net::with(config(A), config(B));

@@ -80,7 +80,8 @@ impl Host {
         }
     }
 
-    /// Has a shard give buckets of its own to another; what it gives arrives after so many rounds. One after the other.
+    /// Has a shard give buckets of its own to another; what it gives arrives after so many rounds.
+    /// One after the other.
     pub fn hand_over(
         &mut self,
         buckets: Vec<usize>,
@@ -145,7 +146,8 @@ impl Host {
         true
     }
 
-    /// Where a socket is now that was opened there, and what it is called; none while it is on its way.
+    /// Where a socket is now that was opened there, and what it is called; none while it is on its
+    /// way.
     fn current(&self, shard: usize, id: SocketId) -> Option<(usize, SocketId)> {
         let mut at = (shard, id);
         while let Some(next) = self.names.get(&at) {
@@ -251,7 +253,8 @@ pub struct World {
     pub jitter: u64,
     /// Whether frames come in by any queue, or by the first.
     pub any_queue: bool,
-    /// How often buckets of the second host's begin to move when they may, in a thousand; and how often they have.
+    /// How often buckets of the second host's begin to move when they may, in a thousand; and how
+    /// often they have.
     pub restless: u64,
     pub moves: u32,
     pub moves_of: Moves,
@@ -383,7 +386,8 @@ impl World {
             .collect()
     }
 
-    /// Sends `total` bytes from one end of each pair to the other, all at once, reading as they come.
+    /// Sends `total` bytes from one end of each pair to the other, all at once, reading as they
+    /// come.
     pub fn transfer(&mut self, pairs: &[[End; 2]], total: u64) {
         let mut progress = vec![(0u64, 0u64); pairs.len()];
         let start = self.now_us;
@@ -522,7 +526,8 @@ fn accepted_flows_are_one_shards_and_every_byte_arrives() {
     }
 }
 
-/// Of a group (`SO_REUSEPORT`) with a listener of each shard's each gets what its own shard accepts; without one of each all get some of all.
+/// Of a group (`SO_REUSEPORT`) with a listener of each shard's each gets what its own shard
+/// accepts; without one of each all get some of all.
 #[test]
 fn listeners_of_a_group_get_what_their_shard_accepts() {
     for homes in [vec![0, 1, 2], vec![0, 0, 2]] {
@@ -669,7 +674,8 @@ fn loopback_stays_in_the_shard() {
     assert_eq!((world.hosts[B].by_tag, world.flying.len()), (0, 0));
 }
 
-/// RFC 826: an ARP reply comes in by any queue, and all shards learn from it; one that asks is answered once.
+/// RFC 826: an ARP reply comes in by any queue, and all shards learn from it; one that asks is
+/// answered once.
 #[test]
 fn rfc826_what_one_shard_hears_all_learn() {
     let mut world = World::new(4, 3);
@@ -706,8 +712,8 @@ fn rfc826_what_one_shard_hears_all_learn() {
     }
 }
 
-/// RFC 1122 3.3.2: what one shard has put together of fragments is another's, whole.
-/// A connection to the second host, and a segment of 1,000 bytes to it, caught on its way, in two fragments.
+/// RFC 1122 3.3.2: what one shard has put together of fragments is another's, whole. A connection
+/// to the second host, and a segment of 1,000 bytes to it, caught on its way, in two fragments.
 pub fn cut_segment(world: &mut World) -> (End, [Flying; 2]) {
     world.loss = 0;
     let listeners = world.listen(B, 80);

@@ -17,7 +17,8 @@ fn bucket_of(world: &World, tuple: &Tuple) -> (usize, usize) {
     (bucket, shard.into())
 }
 
-/// Moves a bucket from a shard to the other, for new flows alone if it is said, and waits until it is there.
+/// Moves a bucket from a shard to the other, for new flows alone if it is said, and waits until it
+/// is there.
 fn hand_over(world: &mut World, bucket: usize, from: usize, new_flows_only: bool) {
     world.hosts[B].hand_over(vec![bucket], from, 1 - from, 3, new_flows_only);
     while world.hosts[B].is_moving() {
@@ -25,7 +26,8 @@ fn hand_over(world: &mut World, bucket: usize, from: usize, new_flows_only: bool
     }
 }
 
-/// The fragments of a packet come to the shard that has the flow between its addresses. When that moves between two of them they go along.
+/// The fragments of a packet come to the shard that has the flow between its addresses. When that
+/// moves between two of them they go along.
 #[test]
 fn rfc1122_3_3_2_fragments_before_a_move_and_after_it_are_put_together() {
     let mut world = World::new(2, 5);
@@ -52,7 +54,8 @@ fn rfc1122_3_3_2_fragments_before_a_move_and_after_it_are_put_together() {
     assert_eq!((got, &buffer[..1000]), (Ok(1000), &[7; 1000][..]));
 }
 
-/// A connection of the first host's from this port that a shard of the second host's has, and whose bucket the other one has: it is pinned.
+/// A connection of the first host's from this port that a shard of the second host's has, and whose
+/// bucket the other one has: it is pinned.
 fn pinned(world: &mut World, listeners: &[SocketId], port: u16) -> (SocketId, End) {
     let (client, server) = connect(world, listeners, port);
     let tuple = Tuple::new(
@@ -91,8 +94,9 @@ fn say(world: &mut World, client: SocketId, server: End) {
     assert_eq!((got, &buffer[..5]), (Ok(5), &b"hello"[..]));
 }
 
-/// A connection that is over where it was pinned, of which its bucket's shard has not heard: the next with the same ends meets nothing there, comes back, takes the pin with it, and is
-/// accepted where its bucket is.
+/// A connection that is over where it was pinned, of which its bucket's shard has not heard: the
+/// next with the same ends meets nothing there, comes back, takes the pin with it, and is accepted
+/// where its bucket is.
 #[test]
 fn a_frame_that_meets_nothing_where_it_was_pinned_comes_back() {
     let mut world = World::new(2, 4);
@@ -123,7 +127,8 @@ fn a_frame_that_meets_nothing_where_it_was_pinned_comes_back() {
     assert!(world.hosts[B].is_moving());
 }
 
-/// RFC 9293 3.6.1: a connection in TIME-WAIT may begin anew. It is pinned as long as it is one or the other, and no longer.
+/// RFC 9293 3.6.1: a connection in TIME-WAIT may begin anew. It is pinned as long as it is one or
+/// the other, and no longer.
 #[test]
 fn rfc9293_3_6_1_what_begins_anew_from_time_wait_stays_pinned() {
     let mut world = World::new(2, 4);

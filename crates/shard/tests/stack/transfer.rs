@@ -1,4 +1,5 @@
-//! Streams: whole, in order, under loss and reordering, with and without a port's help; and the memory they take.
+//! Streams: whole, in order, under loss and reordering, with and without a port's help; and the
+//! memory they take.
 
 use millrace_shard::{Opt, Poll, ViewFlags};
 use millrace_tcp::State;
@@ -253,7 +254,8 @@ fn without_receive_memory_nothing_is_acknowledged_and_nothing_lost() {
     assert_eq!(net.count(A, Flags::RST), 0);
 }
 
-/// A program that writes whenever there is room serves all its connections alike only if they have the same room.
+/// A program that writes whenever there is room serves all its connections alike only if they have
+/// the same room.
 #[test]
 fn who_sends_at_the_same_time_shares_the_room_for_it() {
     let mut large = config(B);

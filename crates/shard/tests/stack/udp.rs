@@ -1,4 +1,5 @@
-//! UDP sockets: RFC 768, RFC 1122 4.1, RFC 8200 8.1, and what Linux's sockets do beyond. How datagrams leave is in `udp_out`.
+//! UDP sockets: RFC 768, RFC 1122 4.1, RFC 8200 8.1, and what Linux's sockets do beyond. How
+//! datagrams leave is in `udp_out`.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! How datagrams leave: fragments, pieces, full ports, unknown neighbours, all hosts of the link, this host.
+//! How datagrams leave: fragments, pieces, full ports, unknown neighbours, all hosts of the link,
+//! this host.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -64,7 +65,8 @@ fn rfc1191_who_wants_whole_packets_is_refused_what_the_link_does_not_take() {
     assert!(whole.clone().count() == 1 && whole.clone().all(|whole| whole));
 }
 
-/// What a router says of a datagram holds for all that goes there for ten minutes, connections among it.
+/// What a router says of a datagram holds for all that goes there for ten minutes, connections
+/// among it.
 #[test]
 fn rfc1191_6_3_a_path_learned_from_a_datagram_is_everybodys() {
     let mut net = Net::new();

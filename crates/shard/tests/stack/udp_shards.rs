@@ -1,4 +1,5 @@
-//! Datagrams where several shards share one address: each socket hears all of its own, whichever shard they come to.
+//! Datagrams where several shards share one address: each socket hears all of its own, whichever
+//! shard they come to.
 
 use std::net::SocketAddr;
 
@@ -83,7 +84,8 @@ fn a_connected_socket_has_a_port_whose_answers_come_to_it() {
 fn a_datagram_to_nobody_on_this_host_comes_back_from_the_other_shard() {
     let [mut first, mut second] = shards();
     let end = |port| SocketAddr::new(ADDRESSES[B].into(), port);
-    // Half of these flows are the other shard's by their tag: whether anybody is there it has to say.
+    // Half of these flows are the other shard's by their tag: whether anybody is there it has to
+    // say.
     let mut asked = 0;
     for port in 5000..5032 {
         let id = first.datagram(OWNER, &Options::default(), 0).unwrap();
@@ -184,7 +186,8 @@ fn sockets_of_two_shards_of_one_host_speak_with_each_other() {
     say(second, client, None, b"question");
     carry(second, first, 0);
     assert_eq!(heard(first, server).unwrap(), b"question");
-    // The client's port was chosen at connect: only its own shard knows of it, which the flow's tag names.
+    // The client's port was chosen at connect: only its own shard knows of it, which the flow's tag
+    // names.
     let back = second.view(client).unwrap().local;
     say(first, server, Some(back), b"answer");
     carry(first, second, 1);
@@ -205,7 +208,8 @@ fn sockets_of_two_shards_of_one_host_speak_with_each_other() {
     }
 }
 
-/// The port was chosen for its flow, so no other shard stands in for the socket: its flow is pinned when its bucket moves, until the socket has no such peer any more.
+/// The port was chosen for its flow, so no other shard stands in for the socket: its flow is pinned
+/// when its bucket moves, until the socket has no such peer any more.
 #[test]
 fn a_connected_socket_hears_its_peer_when_its_bucket_has_moved() {
     let mut shards = shards();

@@ -264,7 +264,8 @@ fn rfc4861_7_3_3_a_silent_neighbour_is_asked_directly_then_given_up() {
     assert!(asked.len() > 3, "asked again when wanted again");
 }
 
-/// An answer to no question is believed as an announcement is: what it says is asked about as soon as it is used.
+/// An answer to no question is believed as an announcement is: what it says is asked about as soon
+/// as it is used.
 #[test]
 fn rfc4861_7_2_5_an_answer_that_nobody_asked_for_does_not_keep_a_neighbour_away() {
     let mut net = Net::v6();

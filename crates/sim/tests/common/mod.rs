@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use millrace_sim::Network;
 
-/// Runs `scenario` with the seeds 0 to `count` - 1; with `MILLRACE_SEED` in the environment with that one, with `MILLRACE_SEEDS` with so many. `test` is the name
-/// of the test that calls this.
+/// Runs `scenario` with the seeds 0 to `count` - 1; with `MILLRACE_SEED` in the environment with
+/// that one, with `MILLRACE_SEEDS` with so many. `test` is the name of the test that calls this.
 pub fn for_seeds(test: &str, count: u64, scenario: impl Fn(&mut Network)) {
     let setting = |name| {
         std::env::var(name).ok().map(|value| {

@@ -1,4 +1,5 @@
-//! Our stack beside smoltcp, in one network: what one of them says the other must understand, byte for byte, whoever asks and whoever serves.
+//! Our stack beside smoltcp, in one network: what one of them says the other must understand, byte
+//! for byte, whoever asks and whoever serves.
 //!
 //! Two of our own ends might agree on a mistake; these two share no code.
 
@@ -238,7 +239,8 @@ fn every_ending_is_understood() {
 #[test]
 fn both_may_close_at_once() {
     for_seeds("both_may_close_at_once", 3, |network| {
-        // The server hears the end of what the client says half a round trip before the client's FIN.
+        // The server hears the end of what the client says half a round trip before the client's
+        // FIN.
         let pause = Pace {
             chunk: 400,
             stall_every: 900,

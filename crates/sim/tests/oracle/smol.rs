@@ -1,4 +1,5 @@
-//! smoltcp as a host of the network: a stack that shares no code with ours, and holds the same conversations.
+//! smoltcp as a host of the network: a stack that shares no code with ours, and holds the same
+//! conversations.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -157,7 +158,8 @@ impl Smol {
         self.talks.push((handle, Talk::new(role, plan)));
     }
 
-    /// Lets time pass until all conversations are over, on its side and on the hosts'; and then until nothing of them is left.
+    /// Lets time pass until all conversations are over, on its side and on the hosts'; and then
+    /// until nothing of them is left.
     pub fn converse(&mut self, network: &mut Network) {
         let end = network.now() + LIMIT;
         while !(network.is_done() && self.is_done()) {

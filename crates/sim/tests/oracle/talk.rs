@@ -1,4 +1,5 @@
-//! One end of a conversation on a socket of smoltcp: the counterpart of what the simulator's programs do on ours.
+//! One end of a conversation on a socket of smoltcp: the counterpart of what the simulator's
+//! programs do on ours.
 
 use std::net::SocketAddr;
 

@@ -227,9 +227,10 @@ impl Bbr {
     }
 
     /// Something is lost: for a round trip the sender replaces only what leaves the network
-    /// (BBR.packet_conservation). `pipe` bytes are in the network. Bytes that have left it since the last
-    /// transmission is added, since many acknowledgements come at a time. Afterwards the model sets
-    /// the window again, even in recovery: on a path with regular losses recoveries overlap.
+    /// (BBR.packet_conservation). `pipe` bytes are in the network. Bytes that have left it since
+    /// the last transmission is added, since many acknowledgements come at a time. Afterwards the
+    /// model sets the window again, even in recovery: on a path with regular losses recoveries
+    /// overlap.
     pub(crate) fn conserve(&mut self, window: &mut Window, pipe: u32) {
         let left = self.delivered - self.delivered_when_sent;
         let conserved = pipe.saturating_add(left.min(u64::from(u32::MAX)) as u32);

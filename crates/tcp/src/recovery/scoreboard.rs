@@ -470,8 +470,8 @@ impl Scoreboard {
         index
     }
 
-    /// Splits the run at `index`, which begins at `start`, so that its part in `range` is a run of its
-    /// own. Returns the index and the start of that run.
+    /// Splits the run at `index`, which begins at `start`, so that its part in `range` is a run of
+    /// its own. Returns the index and the start of that run.
     fn isolate(&mut self, mut index: usize, start: u64, range: &Range<u64>) -> (usize, u64) {
         let run = self.runs[index];
         if start < range.start {

@@ -103,8 +103,8 @@ struct Bottleneck {
     seconds: u64,
 }
 
-/// Returns the used part of the rate, in percent, and the longest round trip after the first second, in
-/// milliseconds.
+/// Returns the used part of the rate, in percent, and the longest round trip after the first
+/// second, in milliseconds.
 fn fill(path: &Bottleneck, settings: Settings) -> (u64, u64) {
     let mut pair = Pair::new(&Config::default(), settings, Settings::default());
     pair.rate = path.megabits * 1_000_000;

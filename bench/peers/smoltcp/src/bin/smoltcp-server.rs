@@ -1,11 +1,14 @@
-//! smoltcp as an embedded server, one thread, run to completion: on a TAP device that it creates, or on one that is there by a packet socket. What it does is what
-//! `tests/programs/server.c` does in the mode of that name.
+//! smoltcp as an embedded server, one thread, run to completion: on a TAP device that it creates,
+//! or on one that is there by a packet socket. What it does is what `tests/programs/server.c` does
+//! in the mode of that name.
 //!
 //! ```text
 //! smoltcp-server tap|wire short|echo|sink|source DEVICE ADDRESS PORT SOCKETS     # prints "ready"; ends on SIGTERM
 //! ```
-//! The drivers are its own: frames of 1,514 bytes, a system call for each, checksums made and checked by smoltcp. A socket takes one connection, so that as many listen as may come at once.
-//! Nagle off, no congestion control (its default); buffers of 2 KB for messages, of 256 KB for bulk, to which it scales its windows.
+//! The drivers are its own: frames of 1,514 bytes, a system call for each, checksums made and
+//! checked by smoltcp. A socket takes one connection, so that as many listen as may come at once.
+//! Nagle off, no congestion control (its default); buffers of 2 KB for messages, of 256 KB for
+//! bulk, to which it scales its windows.
 
 use std::os::fd::AsRawFd;
 
