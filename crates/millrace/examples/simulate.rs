@@ -1,13 +1,11 @@
-//! Runs a protocol of one's own in virtual time. The same seed gives the same frames at the same
-//! times, so a run that failed fails again.
+//! Runs a protocol in virtual time. The same seed gives the same frames at the same times.
 //!
 //! ```text
 //! simulate 100          # seeds 0 to 99, each twice; the first that fails is named
 //! ```
 //!
-//! The protocol adds numbers: a request has an identity and an amount (8 bytes each), the answer is
-//! the sum so far. Who gets no answer in time asks again on a new connection, so the server must
-//! remember what it has done. Leave that out (`known`) and seeds fail.
+//! The protocol adds numbers: a request is an identity and an amount (8 bytes each), the answer is
+//! the sum so far. A client without an answer asks again, so the server remembers (`known`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -80,8 +80,7 @@ async fn serve_datagrams(stack: Stack, datagrams: UdpSocket) -> Result<Infallibl
     }
 }
 
-/// The device, with default routes that lead to it. It belongs to the namespace in which it is
-/// made; its descriptors to nobody's.
+/// Makes the device and its default routes, in the namespace of the calling thread.
 fn open(netns: Option<&str>, queues: u16) -> std::result::Result<Link, Box<dyn Error>> {
     let enter =
         |there: &File| move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network));
