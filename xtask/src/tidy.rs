@@ -38,6 +38,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
         words::check(file, &mut problems);
         manifest::check(file, &mut problems);
         docs::check_links(file, &files, |path| root.join(path).exists(), &mut problems);
+        docs::check_mentions(file, &files, &mut problems);
     }
     examples::check_below(&files, &mut problems);
     manifest::check_workspace(&files, &mut problems);

@@ -1,4 +1,5 @@
-//! Rules for pages: a relative link leads to a file, and its anchor to a heading.
+//! Rules for pages: a relative link leads to a file, and its anchor to a heading. A source file that
+//! a page or a comment names is there.
 
 use crate::checkout::{File, Problem};
 
@@ -42,6 +43,43 @@ pub fn check_links(
             ));
         }
     }
+}
+
+/// Checks that each source file in the prose of a page or in a comment is the end of a file's path.
+/// What has happened to files is for the changelog to tell.
+pub fn check_mentions(file: &File, files: &[File], problems: &mut Vec<Problem>) {
+    let lines: Vec<(usize, &str)> = if file.path == "CHANGELOG.md" {
+        return;
+    } else if file.path.ends_with(".md") {
+        prose(&file.text).collect()
+    } else if file.path.ends_with(".rs") {
+        let numbered = file.text.lines().enumerate();
+        let comments = numbered.filter(|(_, line)| line.trim_start().starts_with("//"));
+        comments.map(|(index, line)| (index + 1, line)).collect()
+    } else {
+        return;
+    };
+    for (number, line) in lines {
+        for name in mentioned(line) {
+            let is_end = |path: &str| {
+                let before = path.strip_suffix(name);
+                before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+            };
+            if !files.iter().any(|file| is_end(&file.path)) {
+                let message = format!("there is no file `{name}`; say where it is now");
+                problems.push(Problem::at(&file.path, number, message));
+            }
+        }
+    }
+}
+
+/// Names of source files between backticks.
+fn mentioned(line: &str) -> impl Iterator<Item = &str> {
+    let spans = line.split('`').skip(1).step_by(2);
+    spans.filter(|span| {
+        let is_path = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '.' | '-');
+        span.ends_with(".rs") && span.len() > 3 && span.chars().all(is_path)
+    })
 }
 
 /// Lines of a page outside code blocks, with their numbers from 1.
@@ -138,6 +176,38 @@ mod tests {
     #[test]
     fn links_that_lead_nowhere_are_found() {
         assert_eq!(count("see [x](b.md) and [y](../README.md#three)\n"), 2);
+    }
+
+    #[test]
+    fn files_that_are_named_are_there() {
+        let page = |path: &str, text: &str| File {
+            path: path.into(),
+            text: text.into(),
+        };
+        let files = [
+            page(
+                "docs/a.md",
+                "see `tcp/src/input.rs`, `input.rs`, `put.rs` and `gone.rs`\n",
+            ),
+            page(
+                "crates/tcp/src/input.rs",
+                "// as `gone.rs` has it\nlet a = `gone.rs`;\n",
+            ),
+        ];
+        let mut problems = Vec::new();
+        for file in &files {
+            check_mentions(file, &files, &mut problems);
+        }
+        let places: Vec<_> = problems
+            .iter()
+            .map(|found| (&*found.path, found.line))
+            .collect();
+        let expected = [
+            ("docs/a.md", 1),
+            ("docs/a.md", 1),
+            ("crates/tcp/src/input.rs", 1),
+        ];
+        assert_eq!(places, expected);
     }
 
     #[test]
