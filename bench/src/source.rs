@@ -266,18 +266,12 @@ impl Source {
             ethertype: EtherType::IPV4,
         }
         .emit(buffer);
-        let ip = ipv4::Header {
-            src: self.own.1,
-            dst: self.peer.1,
-            protocol: tcp::PROTOCOL,
-            ttl: 64,
-            tos: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: (header_len + payload_len) as u16,
-        };
+        let ip = ipv4::Header::new(
+            self.own.1,
+            self.peer.1,
+            tcp::PROTOCOL,
+            (header_len + payload_len) as u16,
+        );
         ip.emit(&mut buffer[ethernet::HEADER_LEN..]);
         header.emit(&mut buffer[TCP_AT..]);
         let sum = checksum::pseudo_v4(ip.src, ip.dst, ip.protocol, ip.payload_len)
@@ -470,13 +464,9 @@ impl Port for Source {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            mac: self.own.0,
-            mtu: 1500,
             tx_checksum: true,
             tx_segmentation_max: u32::from(u16::MAX),
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
+            ..Capabilities::plain(self.own.0, 1500)
         }
     }
 

@@ -75,15 +75,7 @@ impl Egress for Link {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: MAC,
-            mtu: MTU,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
-        }
+        Capabilities::plain(MAC, MTU)
     }
 }
 
@@ -169,16 +161,9 @@ impl Host {
     pub fn hear_ip(&mut self, protocol: u8, payload: &[u8]) {
         let mut packet = vec![0; ipv4::HEADER_LEN];
         let header = ipv4::Header {
-            src: THEIRS,
-            dst: OURS,
-            protocol,
-            ttl: 64,
-            tos: 0,
             id: 1,
             dont_fragment: false,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: payload.len() as u16,
+            ..ipv4::Header::new(THEIRS, OURS, protocol, payload.len() as u16)
         };
         header.emit(&mut packet);
         packet.extend_from_slice(payload);

@@ -157,16 +157,8 @@ fn made(
     header.emit(&mut segment);
     segment.resize(segment.len() + len, 7);
     let ip = ipv4::Header {
-        src: 1.into(),
-        dst: 2.into(),
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
         tos,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: segment.len() as u16,
+        ..ipv4::Header::new(1.into(), 2.into(), tcp::PROTOCOL, segment.len() as u16)
     };
     let sum = checksum::pseudo_v4(ip.src, ip.dst, ip.protocol, ip.payload_len) + Sum::of(&segment);
     segment[16..18].copy_from_slice(&sum.finish().to_be_bytes());

@@ -47,15 +47,7 @@ impl Egress for Packets {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: Mac(OWN),
-            mtu: self.mtu,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
-        }
+        Capabilities::plain(Mac(OWN), self.mtu)
     }
 }
 

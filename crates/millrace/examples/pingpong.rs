@@ -46,15 +46,7 @@ impl Egress for Wire {
 
 /// What the wire can do: nothing but carry frames.
 fn capabilities(mac: [u8; 6]) -> Capabilities {
-    Capabilities {
-        mac: Mac(mac),
-        mtu: 1500,
-        tx_checksum: false,
-        tx_segmentation_max: 0,
-        rx_aggregated: false,
-        trusted_checksum: false,
-        queues: 1,
-    }
+    Capabilities::plain(Mac(mac), 1500)
 }
 
 /// Two hosts, what is on its way between them, and the time.

@@ -44,15 +44,7 @@ impl Egress for Out {
 
 /// An interface that does nothing for anybody.
 fn capabilities(last: u8) -> Capabilities {
-    Capabilities {
-        mac: Mac([2, 0, 0, 0, 0, last]),
-        mtu: 1500,
-        tx_checksum: false,
-        tx_segmentation_max: 0,
-        rx_aggregated: false,
-        trusted_checksum: false,
-        queues: 1,
-    }
+    Capabilities::plain(Mac([2, 0, 0, 0, 0, last]), 1500)
 }
 
 /// Two hosts, the way from each, and what is on it.

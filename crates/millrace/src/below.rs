@@ -438,7 +438,7 @@ pub use millrace_tcp::Duration;
 ///     }
 /// }
 /// # fn wire() -> Capabilities {
-/// #     Capabilities { mac: Mac([0; 6]), mtu: 0, tx_checksum: false, tx_segmentation_max: 0, rx_aggregated: false, trusted_checksum: false, queues: 1 }
+/// #     Capabilities::plain(Mac([0; 6]), 0)
 /// # }
 ///
 /// let mut plug = Plug::default();

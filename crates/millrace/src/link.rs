@@ -159,15 +159,7 @@ impl Link {
     pub fn packets(mtu: u16) -> Link {
         Link {
             only_station: Some(tun::PEER),
-            ..Link::manual(Capabilities {
-                mac: Mac([2, 0, 0, 0, 0, 1]),
-                mtu,
-                tx_checksum: false,
-                tx_segmentation_max: 0,
-                rx_aggregated: false,
-                trusted_checksum: false,
-                queues: 1,
-            })
+            ..Link::manual(Capabilities::plain(Mac([2, 0, 0, 0, 0, 1]), mtu))
         }
     }
 

@@ -221,7 +221,7 @@ impl Stack {
     /// #         true
     /// #     }
     /// #     fn capabilities(&self) -> millrace::Capabilities {
-    /// #         millrace::Capabilities { mac: millrace::Mac([2, 0, 0, 0, 0, 1]), mtu: 1500, tx_checksum: false, tx_segmentation_max: 0, rx_aggregated: false, trusted_checksum: false, queues: 1 }
+    /// #         millrace::Capabilities::plain(millrace::Mac([2, 0, 0, 0, 0, 1]), 1500)
     /// #     }
     /// # }
     /// let socket = millrace::UdpSocket::bind(&stack, "10.0.0.2:7")?;

@@ -401,15 +401,7 @@ impl Port for Broken {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: Mac([2, 0, 0, 0, 0, 9]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
-        }
+        Capabilities::plain(Mac([2, 0, 0, 0, 0, 9]), 1500)
     }
 
     fn counters(&self) -> PortCounters {

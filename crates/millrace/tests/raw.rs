@@ -20,15 +20,7 @@ impl Egress for Packets {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: millrace::Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
-        }
+        Capabilities::plain(millrace::Mac([2, 0, 0, 0, 0, 1]), 1500)
     }
 }
 

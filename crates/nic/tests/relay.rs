@@ -50,16 +50,13 @@ fn take(port: &mut Pair) -> Vec<(Vec<u8>, VnetHeader)> {
 /// A frame of one flow; its checksum is finished, or left with `unfinished`.
 fn frame(seq: u32, payload: &[u8], unfinished: bool) -> Vec<u8> {
     let ip = ipv4::Header {
-        src: [10, 0, 0, 1].into(),
-        dst: [10, 0, 0, 2].into(),
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
-        tos: 0,
         id: 5,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: (tcp::HEADER_LEN + payload.len()) as u16,
+        ..ipv4::Header::new(
+            [10, 0, 0, 1].into(),
+            [10, 0, 0, 2].into(),
+            tcp::PROTOCOL,
+            (tcp::HEADER_LEN + payload.len()) as u16,
+        )
     };
     let header = tcp::Header {
         src_port: 7,

@@ -46,18 +46,12 @@ struct Flow {
 fn flow(port: u16, flags: Flags, payload: &[u8]) -> Flow {
     let mut head = [2; PAYLOAD_AT];
     head[12..14].copy_from_slice(&[8, 0]);
-    let ip = ipv4::Header {
-        src: [10, 0, 0, 1].into(),
-        dst: [10, 0, 0, 2].into(),
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: (tcp::HEADER_LEN + payload.len()) as u16,
-    };
+    let ip = ipv4::Header::new(
+        [10, 0, 0, 1].into(),
+        [10, 0, 0, 2].into(),
+        tcp::PROTOCOL,
+        (tcp::HEADER_LEN + payload.len()) as u16,
+    );
     ip.emit(&mut head[14..]);
     let header = tcp::Header {
         src_port: port,

@@ -26,16 +26,13 @@ fn frame(port: u16, seq: u32, count: usize) -> (Vec<u8>, VnetHeader) {
     frame.extend([8, 0]);
     frame.resize(54, 0);
     ipv4::Header {
-        src: [10, 0, 0, 1].into(),
-        dst: [10, 0, 0, 2].into(),
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
-        tos: 0,
         id: 3,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: (tcp::HEADER_LEN + payload.len()) as u16,
+        ..ipv4::Header::new(
+            [10, 0, 0, 1].into(),
+            [10, 0, 0, 2].into(),
+            tcp::PROTOCOL,
+            (tcp::HEADER_LEN + payload.len()) as u16,
+        )
     }
     .emit(&mut frame[14..]);
     header.emit(&mut frame[34..]);

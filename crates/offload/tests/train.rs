@@ -77,16 +77,14 @@ fn frame(spec: &Spec) -> Vec<u8> {
         checksum::pseudo_v6(ip.src, ip.dst, tcp::PROTOCOL, len.into())
     } else {
         let ip = ipv4::Header {
-            src: [10, 0, 0, 1].into(),
-            dst: [10, 0, 0, 2].into(),
-            protocol: tcp::PROTOCOL,
-            ttl: 64,
             tos: spec.tos,
             id: spec.offset as u16,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: len,
+            ..ipv4::Header::new(
+                [10, 0, 0, 1].into(),
+                [10, 0, 0, 2].into(),
+                tcp::PROTOCOL,
+                len,
+            )
         };
         frame.extend([8, 0]);
         frame.resize(14 + ipv4::HEADER_LEN, 0);

@@ -45,16 +45,9 @@ fn unit(v6: bool, vlan: bool, flags: Flags, payload: &[u8], size: u16) -> (Vec<u
     } else {
         frame.resize(at + 20, 0);
         let header = ipv4::Header {
-            src: 1.into(),
-            dst: 2.into(),
-            protocol: 6,
             ttl: 3,
-            tos: 0,
             id: 0xfffe,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: len as u16,
+            ..ipv4::Header::new(1.into(), 2.into(), 6, len as u16)
         };
         header.emit(&mut frame[at..]);
         checksum::pseudo_v4(header.src, header.dst, 6, len as u16)

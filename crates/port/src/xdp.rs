@@ -229,13 +229,9 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
             .map_err(|error| Error::system("give the program the sockets of", name, error))?;
     }
     let capabilities = Capabilities {
-        mac,
-        mtu: found.mtu,
         tx_checksum: sockets.iter().all(|socket| socket.finishes),
-        tx_segmentation_max: 0,
-        rx_aggregated: false,
-        trusted_checksum: false,
         queues,
+        ..Capabilities::plain(mac, found.mtu)
     };
     let held = match ours {
         Ours::Station(_) | Ours::Everything => None,

@@ -99,18 +99,7 @@ impl Station {
             ethertype: EtherType::IPV4,
         }
         .emit(&mut head);
-        let header = ipv4::Header {
-            src: OURS,
-            dst: HOST,
-            protocol,
-            ttl: 64,
-            tos: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: payload_len as u16,
-        };
+        let header = ipv4::Header::new(OURS, HOST, protocol, payload_len as u16);
         header.emit(&mut head[14..]);
         head
     }

@@ -103,19 +103,7 @@ fn unfinished(dst: Mac, payload: &[u8]) -> (Vec<u8>, Offload) {
     let sum = pseudo_v4(from, to, tcp::PROTOCOL, len).fold();
     segment[16..18].copy_from_slice(&sum.to_be_bytes());
     let mut packet = vec![0; ipv4::HEADER_LEN];
-    ipv4::Header {
-        src: from,
-        dst: to,
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: len,
-    }
-    .emit(&mut packet);
+    ipv4::Header::new(from, to, tcp::PROTOCOL, len).emit(&mut packet);
     let head = frame(dst, &[], EtherType::IPV4, &[packet, segment].concat());
     let offload = Offload::Checksum {
         start: 34,

@@ -135,19 +135,8 @@ fn request(rng: &mut Rng, mac: Mac, (target_mac, target): (Mac, Ipv4Addr)) -> Ve
         ethertype: EtherType::IPV4,
     }
     .emit(&mut frame);
-    ipv4::Header {
-        src: source,
-        dst: target,
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: len as u16,
-    }
-    .emit(&mut frame[ethernet::HEADER_LEN..]);
+    ipv4::Header::new(source, target, tcp::PROTOCOL, len as u16)
+        .emit(&mut frame[ethernet::HEADER_LEN..]);
     header.emit(&mut frame[TCP_AT..]);
     let sum = pseudo_v4(source, target, tcp::PROTOCOL, len as u16) + Sum::of(&frame[TCP_AT..]);
     frame[TCP_AT + tcp::CHECKSUM_OFFSET..][..2].copy_from_slice(&sum.finish().to_be_bytes());

@@ -35,13 +35,10 @@ impl Nic {
     pub(crate) fn capabilities(self, mac: Mac, mtu: u16) -> Capabilities {
         let segments = matches!(self, Nic::Segment | Nic::HandOver);
         Capabilities {
-            mac,
-            mtu,
             tx_checksum: self != Nic::Plain,
             tx_segmentation_max: if segments { SEGMENTATION_MAX as u32 } else { 0 },
             rx_aggregated: self == Nic::HandOver,
-            trusted_checksum: false,
-            queues: 1,
+            ..Capabilities::plain(mac, mtu)
         }
     }
 
@@ -334,16 +331,8 @@ mod tests {
         }
         .emit(&mut head);
         let ip = ipv4::Header {
-            src,
-            dst,
-            protocol: PROTOCOL,
-            ttl: 64,
-            tos: 0,
             id: 9,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: (20 + payload_len) as u16,
+            ..ipv4::Header::new(src, dst, PROTOCOL, (20 + payload_len) as u16)
         };
         ip.emit(&mut head[14..]);
         let flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;

@@ -37,16 +37,13 @@ pub(crate) fn refuse(frame: &[u8], next_hop_mtu: u16) -> Option<Vec<u8>> {
     let mut bytes = vec![0; HEADER_LEN + ipv4::HEADER_LEN + message.encoded_len()];
     back(&link).emit(&mut bytes);
     let answer = ipv4::Header {
-        src: header.dst,
-        dst: header.src,
-        protocol: ipv4::PROTOCOL_ICMP,
-        ttl: 64,
-        tos: 0,
-        id: 0,
         dont_fragment: false,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: message.encoded_len() as u16,
+        ..ipv4::Header::new(
+            header.dst,
+            header.src,
+            ipv4::PROTOCOL_ICMP,
+            message.encoded_len() as u16,
+        )
     };
     answer.emit(&mut bytes[HEADER_LEN..]);
     message.emit(&mut bytes[HEADER_LEN + ipv4::HEADER_LEN..]);

@@ -381,16 +381,9 @@ impl Attacker {
         }
         .emit(&mut head);
         let header = ipv4::Header {
-            src: self.source.1,
-            dst: self.target.1,
-            protocol,
-            ttl: 64,
             tos: pick(&mut self.rng, &[0, 0, 1, 2, 3]),
-            id: 0,
-            dont_fragment: true,
             more_fragments: self.rng.chance(0.01),
-            fragment_offset: 0,
-            payload_len: len as u16,
+            ..ipv4::Header::new(self.source.1, self.target.1, protocol, len as u16)
         };
         header.emit(&mut head[ethernet::HEADER_LEN..]);
         head
@@ -488,16 +481,8 @@ fn a2_a5_f3_a_blind_attacker_disturbs_nothing() {
 /// The start of a segment that the server may have sent, but for its sequence number.
 fn quote(rng: &mut Rng, src: Ipv4Addr, dst: Ipv4Addr, port: u16) -> Vec<u8> {
     let header = ipv4::Header {
-        src,
-        dst,
-        protocol: tcp::PROTOCOL,
         ttl: 60,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: 1480,
+        ..ipv4::Header::new(src, dst, tcp::PROTOCOL, 1480)
     };
     let mut bytes = vec![0; ipv4::HEADER_LEN + icmpv4::HEADER_LEN];
     header.emit(&mut bytes);

@@ -89,16 +89,9 @@ pub fn packet(src: Ipv4Addr, group: Ipv4Addr, statement: Statement) -> [u8; PACK
     let mut out = [0; PACKET_LEN];
     let payload_len = (ALERT.len() + MESSAGE_LEN) as u16;
     ipv4::Header {
-        src,
-        dst,
-        protocol: PROTOCOL,
         ttl: 1,
         tos: 0xc0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len,
+        ..ipv4::Header::new(src, dst, PROTOCOL, payload_len)
     }
     .emit(&mut out);
     const HEAD: usize = ipv4::HEADER_LEN + ALERT.len();

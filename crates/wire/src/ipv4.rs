@@ -42,6 +42,23 @@ pub struct Header {
 }
 
 impl Header {
+    /// A whole datagram with `payload_len` bytes of payload, 64 hops left, and don't-fragment set.
+    #[must_use]
+    pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload_len: u16) -> Header {
+        Header {
+            src,
+            dst,
+            protocol,
+            ttl: 64,
+            tos: 0,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            payload_len,
+        }
+    }
+
     /// Splits a datagram into header, options and payload; bytes past its total length are padding
     /// of the frame. The header checksum is not looked at ([`verify`]).
     ///

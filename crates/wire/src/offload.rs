@@ -22,6 +22,29 @@ pub struct Capabilities {
     pub queues: u16,
 }
 
+impl Capabilities {
+    /// A device that does nothing for the stack above it, with one queue.
+    ///
+    /// ```
+    /// use millrace_wire::{ethernet::Mac, offload::Capabilities};
+    ///
+    /// let device = Capabilities::plain(Mac([2, 0, 0, 0, 0, 1]), 1500);
+    /// assert!(!device.tx_checksum && device.queues == 1);
+    /// ```
+    #[must_use]
+    pub const fn plain(mac: Mac, mtu: u16) -> Capabilities {
+        Capabilities {
+            mac,
+            mtu,
+            tx_checksum: false,
+            tx_segmentation_max: 0,
+            rx_aggregated: false,
+            trusted_checksum: false,
+            queues: 1,
+        }
+    }
+}
+
 /// What is known of the transport checksum of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumState {

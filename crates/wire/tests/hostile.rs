@@ -8,18 +8,12 @@ use millrace_wire::vnet::{Flags, Gso, VnetHeader};
 use millrace_wire::{Error, checksum, ipv4, tcp};
 
 fn datagram(payload: &[u8]) -> Vec<u8> {
-    let header = ipv4::Header {
-        src: Ipv4Addr::new(10, 0, 0, 1),
-        dst: Ipv4Addr::new(10, 0, 0, 2),
-        protocol: tcp::PROTOCOL,
-        ttl: 64,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: payload.len() as u16,
-    };
+    let header = ipv4::Header::new(
+        Ipv4Addr::new(10, 0, 0, 1),
+        Ipv4Addr::new(10, 0, 0, 2),
+        tcp::PROTOCOL,
+        payload.len() as u16,
+    );
     let mut bytes = vec![0; ipv4::HEADER_LEN];
     header.emit(&mut bytes);
     bytes.extend_from_slice(payload);

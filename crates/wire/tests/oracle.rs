@@ -91,10 +91,7 @@ proptest! {
         let tcp_len = header.header_len();
         let mut frame = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN + tcp_len];
         ethernet::Header { dst: ethernet::Mac(macs.0), src: ethernet::Mac(macs.1), ethertype: ethernet::EtherType::IPV4 }.emit(&mut frame);
-        let ip = ipv4::Header {
-            src, dst, protocol: tcp::PROTOCOL, ttl, tos, id, dont_fragment, more_fragments: false, fragment_offset: 0,
-            payload_len: (tcp_len + payload.len()) as u16,
-        };
+        let ip = ipv4::Header { ttl, tos, id, dont_fragment, ..ipv4::Header::new(src, dst, tcp::PROTOCOL, (tcp_len + payload.len()) as u16) };
         ip.emit(&mut frame[14..]);
         prop_assert_eq!(header.emit(&mut frame[34..]), tcp_len);
         frame.extend_from_slice(&payload);

@@ -101,18 +101,7 @@ impl Client {
             ethertype: EtherType::IPV4,
         };
         header.emit(out);
-        let header = ipv4::Header {
-            src: CLIENT,
-            dst: SERVER.0,
-            protocol: PROTOCOL,
-            ttl: 64,
-            tos: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: (HEADER_LEN + payload) as u16,
-        };
+        let header = ipv4::Header::new(CLIENT, SERVER.0, PROTOCOL, (HEADER_LEN + payload) as u16);
         header.emit(&mut out[ethernet::HEADER_LEN..]);
         let header = Header {
             src_port: self.port,

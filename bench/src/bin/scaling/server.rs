@@ -144,15 +144,7 @@ impl<F: FnMut(&[u8])> Egress for Link<'_, F> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: SERVER_MAC,
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
-        }
+        Capabilities::plain(SERVER_MAC, 1500)
     }
 }
 

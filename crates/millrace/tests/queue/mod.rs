@@ -42,13 +42,8 @@ impl Port for Queue {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            mac: Mac([2, 0, 0, 0, 0, self.last]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
             queues: self.queues,
+            ..Capabilities::plain(Mac([2, 0, 0, 0, 0, self.last]), 1500)
         }
     }
 

@@ -30,13 +30,8 @@ impl Port for Void {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            mac: Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
             queues: 2,
+            ..Capabilities::plain(Mac([2, 0, 0, 0, 0, 1]), 1500)
         }
     }
 

@@ -137,16 +137,9 @@ impl Spec {
         } else {
             frame.resize(at + ipv4::HEADER_LEN, 0);
             ipv4::Header {
-                src,
-                dst,
-                protocol: tcp::PROTOCOL,
-                ttl: 64,
                 tos: self.tos,
                 id: self.seq as u16,
-                dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
-                payload_len: len,
+                ..ipv4::Header::new(src, dst, tcp::PROTOCOL, len)
             }
             .emit(&mut frame[at..]);
         }

@@ -657,15 +657,7 @@ mod tests {
 
     const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-    const CAPABILITIES: Capabilities = Capabilities {
-        mac: MAC,
-        mtu: 1500,
-        tx_checksum: false,
-        tx_segmentation_max: 0,
-        rx_aggregated: false,
-        trusted_checksum: false,
-        queues: 1,
-    };
+    const CAPABILITIES: Capabilities = Capabilities::plain(MAC, 1500);
 
     struct Nowhere;
 

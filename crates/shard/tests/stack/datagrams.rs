@@ -128,16 +128,11 @@ pub fn packet(src: Ipv4Addr, dst: Ipv4Addr, datagram: &[u8], to: Mac) -> Vec<u8>
     }
     .emit(&mut bytes);
     ipv4::Header {
-        src,
-        dst,
-        protocol: udp::PROTOCOL,
         ttl: 61,
         tos: 0x10,
         id: 1,
         dont_fragment: false,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: datagram.len() as u16,
+        ..ipv4::Header::new(src, dst, udp::PROTOCOL, datagram.len() as u16)
     }
     .emit(&mut bytes[ethernet::HEADER_LEN..]);
     bytes.extend_from_slice(datagram);

@@ -31,16 +31,9 @@ pub fn packet(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec
     }
     .emit(&mut bytes);
     let header = ipv4::Header {
-        src,
-        dst,
-        protocol,
-        ttl: 64,
-        tos: 0,
         id: 1,
         dont_fragment: false,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: payload.len() as u16,
+        ..ipv4::Header::new(src, dst, protocol, payload.len() as u16)
     };
     header.emit(&mut bytes[14..]);
     bytes[34..].copy_from_slice(payload);

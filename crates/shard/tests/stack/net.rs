@@ -159,15 +159,7 @@ pub fn config_v6(side: usize) -> Config {
 
 /// A port that does nothing for the stack.
 pub fn plain(mac: Mac, mtu: u16) -> Capabilities {
-    Capabilities {
-        mac,
-        mtu,
-        tx_checksum: false,
-        tx_segmentation_max: 0,
-        rx_aggregated: false,
-        trusted_checksum: false,
-        queues: 1,
-    }
+    Capabilities::plain(mac, mtu)
 }
 
 /// A port that cuts segments and computes checksums.

@@ -106,18 +106,12 @@ fn rfc1122_3_2_2_6_an_echo_is_answered_from_the_address_that_it_went_to() {
         ethertype: EtherType::IPV4,
     }
     .emit(&mut bytes);
-    ipv4::Header {
-        src: SECOND_PEER,
-        dst: SECOND,
-        protocol: ipv4::PROTOCOL_ICMP,
-        ttl: 64,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: question.encoded_len() as u16,
-    }
+    ipv4::Header::new(
+        SECOND_PEER,
+        SECOND,
+        ipv4::PROTOCOL_ICMP,
+        question.encoded_len() as u16,
+    )
     .emit(&mut bytes[14..]);
     question.emit(&mut bytes[34..]);
     let hello = packet(Operation::REQUEST, (STRANGER, SECOND_PEER), SECOND);

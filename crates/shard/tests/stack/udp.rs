@@ -183,16 +183,13 @@ fn rfc5927_an_error_about_nothing_that_was_sent_is_ignored() {
     let local = net.view(A, client).local.port();
     for (port, expected) in [(local.wrapping_add(1), 0), (local, errno::ECONNREFUSED)] {
         ipv4::Header {
-            src: ADDRESSES[A],
-            dst: ADDRESSES[B],
-            protocol: udp::PROTOCOL,
-            ttl: 64,
-            tos: 0,
-            id: 0,
             dont_fragment: false,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: udp::HEADER_LEN as u16,
+            ..ipv4::Header::new(
+                ADDRESSES[A],
+                ADDRESSES[B],
+                udp::PROTOCOL,
+                udp::HEADER_LEN as u16,
+            )
         }
         .emit(&mut quoted);
         udp::Header {

@@ -40,15 +40,7 @@ impl Egress for Link {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: OURS.0,
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 1,
-        }
+        Capabilities::plain(OURS.0, 1500)
     }
 }
 

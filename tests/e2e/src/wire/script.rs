@@ -267,19 +267,8 @@ impl Talk {
             ethertype: EtherType::IPV4,
         }
         .emit(&mut frame);
-        ipv4::Header {
-            src: from.1,
-            dst: to.1,
-            protocol: tcp::PROTOCOL,
-            ttl: 64,
-            tos: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            payload_len: segment.len() as u16,
-        }
-        .emit(&mut frame[ethernet::HEADER_LEN..]);
+        ipv4::Header::new(from.1, to.1, tcp::PROTOCOL, segment.len() as u16)
+            .emit(&mut frame[ethernet::HEADER_LEN..]);
         frame.extend_from_slice(&segment);
         frame
     }

@@ -172,18 +172,7 @@ fn send(
         env.counters.icmp_dropped += 1;
         return false;
     }
-    let answer = ipv4::Header {
-        src: header.dst,
-        dst: header.src,
-        protocol: ipv4::PROTOCOL_ICMP,
-        ttl: 64,
-        tos: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        payload_len: len as u16,
-    };
+    let answer = ipv4::Header::new(header.dst, header.src, ipv4::PROTOCOL_ICMP, len as u16);
     let mut buffer = replies.buffer();
     buffer.resize(ipv4::HEADER_LEN + len, 0);
     answer.emit(&mut buffer);
