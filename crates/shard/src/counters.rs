@@ -24,7 +24,8 @@ macro_rules! counters {
             ///
             /// ```
             /// # use millrace_shard as millrace;
-            /// let shards = [1, 2].map(|frames_in| millrace::Counters { frames_in, ..Default::default() });
+            /// let shards = [1, 2].map(|frames_in| millrace::Counters { frames_in,
+            /// ..Default::default() });
             /// let mut all = millrace::Counters::default();
             /// shards.iter().for_each(|counters| all.add(counters));
             /// assert_eq!(all.frames_in, 3);

@@ -11,6 +11,7 @@
 //! program's reply if there is one.
 #![forbid(unsafe_code)]
 
+mod base;
 mod config;
 mod connection_table;
 mod counters;

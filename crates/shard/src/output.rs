@@ -80,29 +80,37 @@ impl<M: Memory> Shard<M> {
             return false;
         }
         loop {
-            while let Some(settled) = self.network.neighbours.take_settled() {
+            while let Some(settled) = self.base.network.neighbours.take_settled() {
                 self.release_waiting(settled, now);
             }
             while *local_budget > 0
-                && let Some(reply) = self.network.replies.pop()
+                && let Some(reply) = self.base.network.replies.pop()
             {
                 if !self.send_reply(reply, egress, capabilities, local_budget, now) {
                     return false;
                 }
             }
-            if !self.network.send_link_packets(&mut self.env, egress) {
+            if !self
+                .base
+                .network
+                .send_link_packets(&mut self.base.env, egress)
+            {
                 return false;
             }
-            if !self.udp.outbox.is_empty() && !self.send_datagrams(egress, capabilities, now) {
+            if self.udp.has_output()
+                && !self
+                    .udp
+                    .send_datagrams(&mut self.base, egress, capabilities, now)
+            {
                 return false;
             }
             if *local_budget == 0 {
                 return true;
             }
-            let mut idle = self.udp.outbox.is_empty() && self.network.replies.is_empty();
+            let mut idle = !self.udp.has_output() && self.base.network.replies.is_empty();
             let mut known = None;
             // Connections one after the other, as long as nothing comes up that goes first.
-            while self.network.replies.is_empty()
+            while self.base.network.replies.is_empty()
                 && *local_budget > 0
                 && let Some(index) = self.ready.pop()
             {
@@ -133,7 +141,7 @@ impl<M: Memory> Shard<M> {
         local_budget: &mut u32,
         now: Instant,
     ) -> Served {
-        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+        let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) else {
             return Served::Idle;
         };
         let marks = socket.marks;
@@ -163,7 +171,7 @@ impl<M: Memory> Shard<M> {
         }
         let lookup = match *known {
             Some((hop, mac)) if hop == stream.hop => Lookup::Known(mac),
-            _ => self.network.neighbours.resolve(stream.hop, now),
+            _ => self.base.network.neighbours.resolve(stream.hop, now),
         };
         let to = match lookup {
             Lookup::Known(to) => to,
@@ -171,7 +179,12 @@ impl<M: Memory> Shard<M> {
                 let Some(to) = self.resolve_or_drop(index, lookup, now) else {
                     return Served::Idle;
                 };
-                let Some(found) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+                let Some(found) = self
+                    .base
+                    .sockets
+                    .get_mut(index)
+                    .and_then(Socket::stream_mut)
+                else {
                     return Served::Idle;
                 };
                 stream = found;
@@ -182,16 +195,16 @@ impl<M: Memory> Shard<M> {
         if plain
             && let Some(plain) = stream
                 .connection
-                .poll_transmit_fast(&self.env.config.tcp, now)
+                .poll_transmit_fast(&self.base.env.config.tcp, now)
         {
             if stream.send.len() > 0 {
                 self.active_senders.note(&mut stream.counted, now);
             }
             let stations = Stations {
                 to,
-                from: self.env.config.mac,
+                from: self.base.env.config.mac,
             };
-            let counters = &mut self.env.counters;
+            let counters = &mut self.base.env.counters;
             if send_predicted(counters, egress, capabilities, &stations, stream, &plain) {
                 if marks.contains(Marks::ENDING) {
                     self.end_connection(index, now);
@@ -234,13 +247,17 @@ impl<M: Memory> Shard<M> {
         capabilities: &Capabilities,
         now: Instant,
     ) -> Served {
-        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+        let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) else {
             return Served::Idle;
         };
         let ending = socket.marks.contains(Marks::ENDING);
         // A program with `TCP_NOTSENT_LOWAT` learns that bytes are sent.
         if socket.marks.contains(Marks::NOTSENT_LOW) {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+            note_changed(
+                &mut self.base.changed,
+                SocketId::new(index, generation),
+                socket,
+            );
         }
         let Some(stream) = socket.stream_mut() else {
             return Served::Idle;
@@ -253,20 +270,20 @@ impl<M: Memory> Shard<M> {
             let Some(outgoing) =
                 stream
                     .connection
-                    .poll_transmit(&self.env.config.tcp, &LIMITS, now)
+                    .poll_transmit(&self.base.env.config.tcp, &LIMITS, now)
             else {
                 served = Served::Idle;
                 break;
             };
             let job = SegmentJob {
                 to,
-                from: self.env.config.mac,
+                from: self.base.env.config.mac,
                 tuple: &stream.endpoints.tuple(),
                 fields: stream.fields,
                 outgoing: &outgoing,
                 payload: stream.send.slices(outgoing.payload.clone()),
             };
-            let counters = &mut self.env.counters;
+            let counters = &mut self.base.env.counters;
             let sent = job.run(0, capabilities, |head, payload, offload| {
                 send(counters, egress, head, payload, offload)
             });
@@ -290,12 +307,20 @@ impl<M: Memory> Shard<M> {
 
     /// The turn of a connection whose peer is on this host.
     fn serve_local(&mut self, index: u32, budget: &mut u32, now: Instant) -> Served {
-        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index)
+        if let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index)
             && socket.marks.contains(Marks::NOTSENT_LOW)
         {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+            note_changed(
+                &mut self.base.changed,
+                SocketId::new(index, generation),
+                socket,
+            );
         }
-        if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
+        if let Some(stream) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::stream_mut)
             && stream.send.len() > 0
         {
             self.active_senders.note(&mut stream.counted, now);
@@ -313,7 +338,7 @@ impl<M: Memory> Shard<M> {
     /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is
     /// armed.
     fn finish(&mut self, index: u32, now: Instant) {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return;
         };
         if socket.marks.contains(Marks::ENDING) {
@@ -326,15 +351,20 @@ impl<M: Memory> Shard<M> {
     /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a
     /// broken link. Its timers try again, and give up in the end.
     fn drop_unroutable(&mut self, index: u32, now: Instant) {
-        let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+        let Some(stream) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::stream_mut)
+        else {
             return;
         };
         while stream
             .connection
-            .poll_transmit(&self.env.config.tcp, &LIMITS, now)
+            .poll_transmit(&self.base.env.config.tcp, &LIMITS, now)
             .is_some()
         {
-            self.env.counters.ip_no_route += 1;
+            self.base.env.counters.ip_no_route += 1;
         }
         self.finish(index, now);
     }
@@ -347,14 +377,21 @@ impl<M: Memory> Shard<M> {
         capabilities: &Capabilities,
         now: Instant,
     ) -> bool {
-        let Lookup::Known(to) = (if self.sockets.generation(stalled.socket) == stalled.generation {
-            self.resolve(stalled.socket, now)
-        } else {
-            Lookup::Gone
-        }) else {
+        let Lookup::Known(to) =
+            (if self.base.sockets.generation(stalled.socket) == stalled.generation {
+                self.resolve(stalled.socket, now)
+            } else {
+                Lookup::Gone
+            })
+        else {
             return true;
         };
-        let Some(stream) = self.sockets.get(stalled.socket).and_then(Socket::stream) else {
+        let Some(stream) = self
+            .base
+            .sockets
+            .get(stalled.socket)
+            .and_then(Socket::stream)
+        else {
             return true;
         };
         let outgoing = &stalled.outgoing;
@@ -366,13 +403,13 @@ impl<M: Memory> Shard<M> {
         }
         let job = SegmentJob {
             to,
-            from: self.env.config.mac,
+            from: self.base.env.config.mac,
             tuple: &stream.endpoints.tuple(),
             fields: stream.fields,
             outgoing,
             payload: stream.send.slices(outgoing.payload.clone()),
         };
-        let counters = &mut self.env.counters;
+        let counters = &mut self.base.env.counters;
         let sent = job.run(stalled.sent, capabilities, |head, payload, offload| {
             send(counters, egress, head, payload, offload)
         });
@@ -387,17 +424,17 @@ impl<M: Memory> Shard<M> {
     /// The hardware address that leads to the peer of the socket at `index`. While it is not known
     /// the socket is parked.
     fn resolve(&mut self, index: u32, now: Instant) -> Lookup {
-        let Some(stream) = self.sockets.get(index).and_then(Socket::stream) else {
+        let Some(stream) = self.base.sockets.get(index).and_then(Socket::stream) else {
             return Lookup::Gone;
         };
-        let lookup = self.network.neighbours.resolve(stream.hop, now);
+        let lookup = self.base.network.neighbours.resolve(stream.hop, now);
         self.resolve_further(index, lookup, now)
     }
 
     /// As [`Shard::resolve`], after looking where the socket's hop has led.
     #[inline(never)]
     fn resolve_further(&mut self, index: u32, mut lookup: Lookup, now: Instant) -> Lookup {
-        let Some(socket) = self.sockets.get(index) else {
+        let Some(socket) = self.base.sockets.get(index) else {
             return Lookup::Gone;
         };
         let (parked, owner) = (socket.marks.contains(Marks::PARKED), socket.owner);
@@ -406,23 +443,25 @@ impl<M: Memory> Shard<M> {
         };
         let (mut hop, remote) = (stream.hop, stream.endpoints.tuple().remote_ip());
         if lookup == Lookup::Gone {
-            let Some(Route::Link(next)) = self.network.route(remote) else {
+            let Some(Route::Link(next)) = self.base.network.route(remote) else {
                 return Lookup::Gone;
             };
-            let found =
-                self.network
-                    .neighbours
-                    .find(next, Some(owner), now, &mut self.env.counters);
+            let found = self.base.network.neighbours.find(
+                next,
+                Some(owner),
+                now,
+                &mut self.base.env.counters,
+            );
             let Some(found) = found else {
                 return Lookup::Gone;
             };
             hop = found;
-            lookup = self.network.neighbours.resolve(hop, now);
+            lookup = self.base.network.neighbours.resolve(hop, now);
         }
         if lookup == Lookup::Wait && !parked {
-            self.network.neighbours.wait_socket(hop, index);
+            self.base.network.neighbours.wait_socket(hop, index);
         }
-        if let Some(socket) = self.sockets.get_mut(index) {
+        if let Some(socket) = self.base.sockets.get_mut(index) {
             socket
                 .marks
                 .set(Marks::PARKED, parked || lookup == Lookup::Wait);
@@ -436,7 +475,7 @@ impl<M: Memory> Shard<M> {
     /// Those that waited for a neighbour go on, or learn that it does not answer.
     fn release_waiting(&mut self, settled: Settled, now: Instant) {
         for index in settled.sockets {
-            let Some(socket) = self.sockets.get_mut(index) else {
+            let Some(socket) = self.base.sockets.get_mut(index) else {
                 continue;
             };
             if !socket.marks.contains(Marks::PARKED) {
@@ -451,7 +490,7 @@ impl<M: Memory> Shard<M> {
                 {
                     stream.error = errno::EHOSTUNREACH as u16;
                     stream.connection.abort();
-                    self.env.counters.failed_opens += 1;
+                    self.base.env.counters.failed_opens += 1;
                     self.apply_state_change(index);
                 }
                 Some(_) if settled.mac.is_none() => self.drop_unroutable(index, now),
@@ -460,10 +499,10 @@ impl<M: Memory> Shard<M> {
         }
         for reply in settled.replies {
             if settled.mac.is_some() {
-                self.network.reply(&mut self.env.counters, reply);
+                self.base.network.reply(&mut self.base.env.counters, reply);
             } else {
-                self.env.counters.neighbour_queue_dropped += 1;
-                self.network.replies.recycle(reply);
+                self.base.env.counters.neighbour_queue_dropped += 1;
+                self.base.network.replies.recycle(reply);
             }
         }
     }
@@ -491,12 +530,12 @@ impl<M: Memory> Shard<M> {
             self.put_away(reply, sent);
             return sent;
         }
-        let next = match self.network.route(destination) {
+        let next = match self.base.network.route(destination) {
             Some(Route::Link(next)) => next,
             Some(Route::Local) => {
                 if let Reply::Segment(tuple, outgoing) = &reply {
                     *local_budget -= 1;
-                    self.env.counters.segments_local += 1;
+                    self.base.env.counters.segments_local += 1;
                     self.segment_input(
                         &tuple.reversed(),
                         &segment::as_received(tuple, outgoing, 0, &[], true),
@@ -504,27 +543,28 @@ impl<M: Memory> Shard<M> {
                         now,
                     );
                 }
-                self.network.replies.recycle(reply);
+                self.base.network.replies.recycle(reply);
                 return true;
             }
             None => {
-                self.env.counters.ip_no_route += 1;
-                self.network.replies.recycle(reply);
+                self.base.env.counters.ip_no_route += 1;
+                self.base.network.replies.recycle(reply);
                 return true;
             }
         };
-        let Some(hop) = self
-            .network
-            .neighbours
-            .find(next, None, now, &mut self.env.counters)
+        let Some(hop) =
+            self.base
+                .network
+                .neighbours
+                .find(next, None, now, &mut self.base.env.counters)
         else {
-            self.network.replies.recycle(reply);
+            self.base.network.replies.recycle(reply);
             return true;
         };
-        let Lookup::Known(to) = self.network.neighbours.resolve_for_answer(hop, now) else {
-            if let Some(oldest) = self.network.neighbours.wait_reply(hop, reply) {
-                self.env.counters.neighbour_queue_dropped += 1;
-                self.network.replies.recycle(oldest);
+        let Lookup::Known(to) = self.base.network.neighbours.resolve_for_answer(hop, now) else {
+            if let Some(oldest) = self.base.network.neighbours.wait_reply(hop, reply) {
+                self.base.env.counters.neighbour_queue_dropped += 1;
+                self.base.network.replies.recycle(oldest);
             }
             return true;
         };
@@ -537,9 +577,9 @@ impl<M: Memory> Shard<M> {
     #[inline]
     fn put_away(&mut self, reply: Reply, sent: bool) {
         if sent {
-            self.network.replies.recycle(reply);
+            self.base.network.replies.recycle(reply);
         } else {
-            self.network.replies.unpop(reply);
+            self.base.network.replies.unpop(reply);
         }
     }
 
@@ -556,13 +596,13 @@ impl<M: Memory> Shard<M> {
             Reply::Segment(tuple, outgoing) => {
                 let job = SegmentJob {
                     to,
-                    from: self.env.config.mac,
+                    from: self.base.env.config.mac,
                     tuple,
                     fields: self.default_fields(tuple),
                     outgoing,
                     payload: [&[], &[]],
                 };
-                let counters = &mut self.env.counters;
+                let counters = &mut self.base.env.counters;
                 job.run(0, capabilities, |head, payload, offload| {
                     send(counters, egress, head, payload, offload)
                 })
@@ -572,7 +612,7 @@ impl<M: Memory> Shard<M> {
                 let mut head = [0; ethernet::HEADER_LEN];
                 ethernet::Header {
                     dst: to,
-                    src: self.env.config.mac,
+                    src: self.base.env.config.mac,
                     ethertype: if packet[0] >> 4 == 6 {
                         EtherType::IPV6
                     } else {
@@ -581,7 +621,7 @@ impl<M: Memory> Shard<M> {
                 }
                 .emit(&mut head);
                 send_frame(
-                    &mut self.env.counters,
+                    &mut self.base.env.counters,
                     egress,
                     &head,
                     [packet, &[]],
@@ -598,20 +638,21 @@ impl<M: Memory> Shard<M> {
             owner,
             kind: Kind::Stream(stream),
             ..
-        }) = self.sockets.get_mut(index)
+        }) = self.base.sockets.get_mut(index)
         else {
             return false;
         };
         let owner = *owner;
-        let Some(outgoing) = stream
-            .connection
-            .poll_transmit(&self.env.config.tcp, &LIMITS, now)
+        let Some(outgoing) =
+            stream
+                .connection
+                .poll_transmit(&self.base.env.config.tcp, &LIMITS, now)
         else {
             return false;
         };
         let tuple = stream.endpoints.tuple();
         let peer: Tuple = tuple.reversed();
-        self.env.counters.segments_local += 1;
+        self.base.env.counters.segments_local += 1;
         if outgoing.payload_len() == 0 {
             self.segment_input(
                 &peer,
@@ -638,9 +679,16 @@ impl<M: Memory> Shard<M> {
                 now,
             );
         }
-        match self.sockets.get_mut(index).and_then(Socket::stream_mut) {
-            Some(stream) => stream.send.put_back(lent, &mut self.send_memory, owner),
-            None => SendRing::default().put_back(lent, &mut self.send_memory, owner),
+        match self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::stream_mut)
+        {
+            Some(stream) => stream
+                .send
+                .put_back(lent, &mut self.base.send_memory, owner),
+            None => SendRing::default().put_back(lent, &mut self.base.send_memory, owner),
         }
         true
     }

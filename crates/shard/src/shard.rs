@@ -2,6 +2,7 @@
 
 mod input;
 mod steering;
+mod udp;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use millrace_tcp::{HalfOpenVerdict, Instant, State};
 use millrace_wire::ethernet::Mac;
 
+use crate::base::Base;
 use crate::config::{self, Config};
 use crate::connection_table::{MOST, Table, Tuple};
 use crate::counters::Counters;
@@ -25,7 +27,7 @@ use crate::rate_limit::RateLimit;
 use crate::secrets::Secrets;
 use crate::slab::Slab;
 use crate::socket::local_ports::Ports;
-use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId, note_changed};
+use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId};
 use crate::steering::Flow;
 use crate::steering::misrouted::Steering;
 use crate::tcp::autotuning::ActiveSenders;
@@ -40,12 +42,8 @@ const DOUBTFUL_TIMEOUTS: u8 = 2;
 
 /// One core's stack.
 pub struct Shard<M: Memory> {
-    pub(crate) env: Env,
-    pub(crate) memory: M,
-    pub(crate) sharing: OptionSharing,
-    pub(crate) network: Network,
+    pub(crate) base: Base<M>,
     pub(crate) cookies: FastOpenCookies,
-    pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
     pub(crate) ports: Ports,
     pub(crate) udp: Udp,
@@ -53,7 +51,6 @@ pub struct Shard<M: Memory> {
     pub(crate) catch_all_listener: Option<u32>,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) time_wait: TimeWaitTable,
-    pub(crate) send_memory: SendMemory,
     /// Timers of connections, by socket index.
     pub(crate) wheel: TimerWheel,
     pub(crate) reset_limit: RateLimit,
@@ -63,11 +60,8 @@ pub struct Shard<M: Memory> {
     pub(crate) stalled: Option<Stalled>,
     /// Whether the port was full at the last transmit.
     pub(crate) blocked: bool,
-    pub(crate) changed: Vec<SocketId>,
     pub(crate) orphans: Shares,
     pub(crate) reclaim: Reclaim,
-    /// Which frames belong to other shards.
-    pub(crate) steering: Steering,
 }
 
 /// An owner may have twice as many connections that no program holds any more as are left for all.
@@ -159,46 +153,48 @@ impl<M: Memory> Shard<M> {
         let (config, secrets) = (&env.config, &mut env.secrets);
         let limits = &config.limits;
         Shard {
-            network,
             cookies: FastOpenCookies::new(limits.cookies),
-            sockets: Slab::new(limits.sockets.min(MOST)),
             table: Table::new(secrets.table),
             ports: Ports::new(config.ephemeral.as_deref(), secrets, limits.shared),
             udp: Udp::new(config.ephemeral.as_deref(), secrets, limits.shared),
             catch_all_listener: None,
             half_open: HalfOpenTable::new(limits.half_open.min(MOST), limits.shared, now),
             time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
-            send_memory: SendMemory::new(limits.send_memory, limits.shared),
             wheel: TimerWheel::new(now),
             reset_limit: RateLimit::new(limits.resets_per_second),
             ready: Ready::default(),
             active_senders: ActiveSenders::default(),
             stalled: None,
             blocked: false,
-            changed: Vec::new(),
             orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
             reclaim: Reclaim::default(),
-            steering: Steering::default(),
-            memory,
-            sharing: OptionSharing::default(),
-            env,
+            base: Base {
+                network,
+                sockets: Slab::new(limits.sockets.min(MOST)),
+                send_memory: SendMemory::new(limits.send_memory, limits.shared),
+                changed: Vec::new(),
+                steering: Steering::default(),
+                memory,
+                sharing: OptionSharing::default(),
+                env,
+            },
         }
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.env.config
+        &self.base.env.config
     }
 
     /// The memory of receive rings.
     pub fn memory(&self) -> &M {
-        &self.memory
+        &self.base.memory
     }
 
     /// The memory of receive rings, to add to it or to take away what no socket of the shard uses
     /// any more.
     pub fn memory_mut(&mut self) -> &mut M {
-        &mut self.memory
+        &mut self.base.memory
     }
 
     /// A port of TCP or of UDP that no socket and no connection uses any more, where
@@ -206,7 +202,7 @@ impl<M: Memory> Shard<M> {
     pub fn take_freed_port(&mut self, datagrams: bool) -> Option<u16> {
         match datagrams {
             false => self.ports.take_freed(),
-            true => self.udp.ports.take_freed(),
+            true => self.udp.ports_mut().take_freed(),
         }
     }
 
@@ -214,30 +210,30 @@ impl<M: Memory> Shard<M> {
     pub fn is_port_used(&self, port: u16, datagrams: bool) -> bool {
         match datagrams {
             false => self.ports.is_used(port),
-            true => self.udp.ports.is_used(port),
+            true => self.udp.ports().is_used(port),
         }
     }
 
     /// Counts since the start.
     pub fn counters(&self) -> &Counters {
-        &self.env.counters
+        &self.base.env.counters
     }
 
     /// Numbers of what is in use now.
     pub fn usage(&self) -> Usage {
         Usage {
-            sockets: self.sockets.len(),
+            sockets: self.base.sockets.len(),
             orphans: self.orphans.used() as usize,
             half_open: self.half_open.len(),
             time_wait: self.time_wait.len(),
-            table: self.table.len() + self.udp.table.len(),
-            ports: self.ports.len() + self.udp.ports.len(),
-            neighbours: self.network.neighbours.len(),
+            table: self.table.len() + self.udp.table().len(),
+            ports: self.ports.len() + self.udp.ports().len(),
+            neighbours: self.base.network.neighbours.len(),
             timers: self.wheel.len(),
-            replies: self.network.replies.len(),
-            fragmented: self.network.reassembly.len(),
-            send_memory: self.send_memory.in_use(),
-            pinned: self.steering.pins().len(),
+            replies: self.base.network.replies.len(),
+            fragmented: self.base.network.reassembly.len(),
+            send_memory: self.base.send_memory.in_use(),
+            pinned: self.base.steering.pins().len(),
         }
     }
 
@@ -248,19 +244,19 @@ impl<M: Memory> Shard<M> {
                 owner,
                 kind: Kind::Stream(stream),
                 ..
-            }) = self.sockets.get_mut(index)
+            }) = self.base.sockets.get_mut(index)
             else {
                 continue;
             };
             stream.armed = Instant::NEVER;
             match stream.connection.deadline() {
                 Some(deadline) if deadline <= now => {
-                    stream.connection.on_timer(&self.env.config.tcp, now);
+                    stream.connection.on_timer(&self.base.env.config.tcp, now);
                     let opening = stream.connection.state() == State::SynSent;
                     if stream.connection.timeouts_in_a_row() >= DOUBTFUL_TIMEOUTS {
-                        self.network.neighbours.suspect(stream.hop, now);
+                        self.base.network.neighbours.suspect(stream.hop, now);
                     }
-                    let starved = self.send_memory.is_short(*owner) && stream.send.len() > 0;
+                    let starved = self.base.send_memory.is_short(*owner) && stream.send.len() > 0;
                     if starved {
                         self.starve_orphan(index);
                     }
@@ -279,19 +275,20 @@ impl<M: Memory> Shard<M> {
             };
             if pending.asked {
                 // Nobody has said whether it is wanted.
-                self.env.counters.half_open_expired += 1;
+                self.base.env.counters.half_open_expired += 1;
                 self.forget_half_open(index);
                 continue;
             }
             let tuple = pending.tuple;
-            match pending.state.on_timer(&self.env.config.tcp, now) {
+            match pending.state.on_timer(&self.base.env.config.tcp, now) {
                 HalfOpenVerdict::Reply(outgoing) => {
-                    self.network
-                        .reply(&mut self.env.counters, Reply::Segment(tuple, outgoing));
+                    self.base
+                        .network
+                        .reply(&mut self.base.env.counters, Reply::Segment(tuple, outgoing));
                     self.half_open.arm(index);
                 }
                 HalfOpenVerdict::Drop => {
-                    self.env.counters.half_open_expired += 1;
+                    self.base.env.counters.half_open_expired += 1;
                     self.forget_half_open(index);
                 }
                 HalfOpenVerdict::Ignore | HalfOpenVerdict::Establish => self.half_open.arm(index),
@@ -302,13 +299,13 @@ impl<M: Memory> Shard<M> {
             self.ports
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
-        self.network.advance(&mut self.env, now);
+        self.base.network.advance(&mut self.base.env, now);
         if self.reclaim_deadline().is_some() {
             self.reclaim.advance(
-                &mut self.env.counters,
-                &mut self.sockets,
-                (&mut self.memory, &mut self.send_memory),
-                &mut self.changed,
+                &mut self.base.env.counters,
+                &mut self.base.sockets,
+                (&mut self.base.memory, &mut self.base.send_memory),
+                &mut self.base.changed,
                 now,
             );
         }
@@ -317,15 +314,15 @@ impl<M: Memory> Shard<M> {
     /// Resets the connection at `index` if no program holds it: memory is short, and it makes no
     /// progress (Linux's `tcp_out_of_resources`).
     fn starve_orphan(&mut self, index: u32) {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return;
         };
         let (owner, orphan) = (socket.owner, socket.marks.contains(Marks::ORPHAN));
         if let Some(stream) = socket.stream_mut().filter(|_| orphan) {
             stream.connection.abort();
             // At once, so that no more of them go than must.
-            stream.send.free(&mut self.send_memory, owner);
-            self.env.counters.orphans_starved += 1;
+            stream.send.free(&mut self.base.send_memory, owner);
+            self.base.env.counters.orphans_starved += 1;
         }
     }
 
@@ -346,14 +343,14 @@ impl<M: Memory> Shard<M> {
         let earliest = timers
             .into_iter()
             .map(|timer| timer.unwrap_or(Instant::NEVER))
-            .fold(self.network.deadline(), Instant::min);
+            .fold(self.base.network.deadline(), Instant::min);
         (earliest != Instant::NEVER).then_some(earliest)
     }
 
     fn reclaim_deadline(&self) -> Option<Instant> {
-        let counters = &self.env.counters;
+        let counters = &self.base.env.counters;
         self.reclaim
-            .deadline(counters, &self.send_memory, &self.memory)
+            .deadline(counters, &self.base.send_memory, &self.base.memory)
     }
 
     /// Whether the pools have freed so much private memory since this was last true that the
@@ -364,55 +361,55 @@ impl<M: Memory> Shard<M> {
 
     fn has_output(&self) -> bool {
         !self.ready.is_empty()
-            || self.network.has_output()
-            || !self.udp.outbox.is_empty()
+            || self.base.network.has_output()
+            || self.udp.has_output()
             || self.stalled.is_some()
     }
 
     /// Whether [`Shard::take_changed`] has something to add.
     #[inline]
     pub fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        !self.base.changed.is_empty()
     }
 
     /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets
     /// that were closed since may be among them.
     pub fn take_changed(&mut self, out: &mut Vec<SocketId>) {
-        for id in &self.changed {
-            if let Some(socket) = self.sockets.get_mut(id.index()) {
+        for id in &self.base.changed {
+            if let Some(socket) = self.base.sockets.get_mut(id.index()) {
                 socket.marks.remove(Marks::CHANGED);
             }
         }
-        out.append(&mut self.changed);
+        out.append(&mut self.base.changed);
     }
 
     /// How near the link brings a packet to `destination`; `None` if it does not lead there. For
     /// hosts that have several links, with a shard for each.
     pub fn nearness(&self, destination: IpAddr) -> Option<Nearness> {
-        self.network.nearness(destination)
+        self.base.network.nearness(destination)
     }
 
     /// Whether `address` is an address of this host on the link: neither loopback nor an address
     /// that only [`Config::any_address`] makes ours.
     pub fn has_address(&self, address: IpAddr) -> bool {
-        self.network.has_address(address)
+        self.base.network.has_address(address)
     }
 
     /// Whether an address of this host is still being probed for. Until then no packet is sent from
     /// it, and none to it is taken in.
     pub fn is_tentative(&self) -> bool {
-        self.network.is_tentative()
+        self.base.network.is_tentative()
     }
 
     /// An address of this host that another station used when the shard started, and that station
     /// if it is known. The address cannot be used.
     pub fn conflict(&self) -> Option<(IpAddr, Option<Mac>)> {
-        self.network.conflict()
+        self.base.network.conflict()
     }
 
     /// Whether a router of the link advertises a default route, and the configuration has none.
     pub fn has_default_router(&self) -> bool {
-        self.network.v6.has_default_router()
+        self.base.network.v6.has_default_router()
     }
 
     /// Takes over other addresses and routes, which are the kernel's
@@ -420,27 +417,20 @@ impl<M: Memory> Shard<M> {
     /// next packet. A connection whose own address is gone keeps trying, as on Linux, and goes on
     /// when the address is back.
     pub fn renumber(&mut self, network: config::Network, now: Instant) {
-        self.network.renumber(&mut self.env, network, now);
+        self.base.network.renumber(&mut self.base.env, network, now);
     }
 
     /// The connection at `tuple` is over.
     pub(crate) fn forget_tuple(&mut self, tuple: &Tuple) {
         self.table.remove(tuple);
-        let steer = self.env.config.steer.as_ref();
-        self.steering.note_over(steer, Flow::stream(*tuple));
+        let steer = self.base.env.config.steer.as_ref();
+        self.base.steering.note_over(steer, Flow::stream(*tuple));
     }
 
     /// The socket at `index` may have something to send.
     pub(crate) fn mark_ready(&mut self, index: u32) {
-        if let Some(socket) = self.sockets.get_mut(index) {
+        if let Some(socket) = self.base.sockets.get_mut(index) {
             self.ready.add(index, socket);
-        }
-    }
-
-    /// The view of the socket at `index` has changed.
-    pub(crate) fn mark_changed(&mut self, index: u32) {
-        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
     }
 
@@ -451,6 +441,7 @@ impl<M: Memory> Shard<M> {
         };
         self.forget_tuple(&pending.tuple);
         if let Some(listener) = self
+            .base
             .sockets
             .get_mut(pending.listener)
             .and_then(Socket::listener_mut)
@@ -458,7 +449,7 @@ impl<M: Memory> Shard<M> {
             listener.half_open -= 1;
             // The program may wait for this one.
             if listener.asks {
-                self.mark_changed(pending.listener);
+                self.base.mark_changed(pending.listener);
             }
         }
     }

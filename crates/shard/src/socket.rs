@@ -5,14 +5,16 @@ mod backlog;
 pub mod catch_all;
 mod change_owner;
 mod connect;
+pub mod id;
 mod listen;
 pub mod local_ports;
-mod options;
+pub mod marks;
+pub mod options;
 pub mod receive_ring;
 pub mod send_ring;
 mod sockopt;
 mod tcp_info;
-mod view;
+pub mod view;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,6 +26,8 @@ use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing, Usual};
 pub use api::How;
 pub use backlog::AcceptQueue;
 pub(crate) use backlog::Backlog;
+pub use id::SocketId;
+pub(crate) use marks::Marks;
 pub use options::{Device, Options, Reuse};
 pub use tcp_info::TCP_INFO_LEN;
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
@@ -34,107 +38,7 @@ use crate::socket::receive_ring::RecvRing;
 use crate::socket::send_ring::SendRing;
 use crate::tcp::endpoints::Endpoints;
 use crate::tcp::segment::IpFields;
-use crate::udp::Datagram;
-
-/// Names a socket. Never valid again once the socket is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SocketId {
-    index: u32,
-    generation: NonZeroU32,
-}
-
-impl SocketId {
-    pub(crate) fn new(index: u32, generation: NonZeroU32) -> SocketId {
-        SocketId { index, generation }
-    }
-
-    /// A small number: less than the limit of sockets, and used again after close.
-    ///
-    /// ```
-    /// # use millrace_shard as millrace;
-    /// let id = millrace::SocketId::from_bits(7 << 32 | 3);
-    /// assert_eq!(id.index(), 3);
-    /// ```
-    pub fn index(self) -> u32 {
-        self.index
-    }
-
-    /// Tells apart the sockets that have had the same index.
-    ///
-    /// ```
-    /// # use millrace_shard as millrace;
-    /// let id = millrace::SocketId::from_bits(7 << 32 | 3);
-    /// assert_eq!(id.generation(), 7);
-    /// ```
-    pub fn generation(self) -> u32 {
-        self.generation.get()
-    }
-
-    /// The id as one number.
-    ///
-    /// ```
-    /// # use millrace_shard as millrace;
-    /// let id = millrace::SocketId::from_bits(7 << 32 | 3);
-    /// assert_eq!(id.to_bits(), 7 << 32 | 3);
-    /// ```
-    pub fn to_bits(self) -> u64 {
-        u64::from(self.generation.get()) << 32 | u64::from(self.index)
-    }
-
-    /// The id that [`SocketId::to_bits`] gave. Any number makes an id; one that was never given out
-    /// names no socket.
-    ///
-    /// ```
-    /// # use millrace_shard as millrace;
-    /// let [one, again] = [7, 7].map(millrace::SocketId::from_bits);
-    /// assert_eq!(one, again);
-    /// ```
-    pub fn from_bits(bits: u64) -> SocketId {
-        match NonZeroU32::new((bits >> 32) as u32) {
-            Some(generation) => SocketId::new(bits as u32, generation),
-            None => SocketId::new(u32::MAX, NonZeroU32::MIN),
-        }
-    }
-}
-
-bitflags::bitflags! {
-    /// Where a socket is, and what has been done to it.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct Marks: u16 {
-        /// No program holds it any more.
-        const ORPHAN = 1;
-        /// It is in a list of those that may have something to send.
-        const READY = 1 << 1;
-        /// It is in the list of those whose view changed.
-        const CHANGED = 1 << 2;
-        /// It waits for its neighbour's hardware address.
-        const PARKED = 1 << 3;
-        /// It waits to be accepted: no program has seen it yet.
-        const UNACCEPTED = 1 << 4;
-        /// Shut for reading.
-        const READ_SHUT = 1 << 5;
-        /// Shut for writing.
-        const WRITE_SHUT = 1 << 6;
-        /// The handshake was completed, at some time.
-        const ESTABLISHED = 1 << 7;
-        /// The peer's FIN has come.
-        const PEER_CLOSED = 1 << 8;
-        /// The connection is over once its last segment is out.
-        const ENDING = 1 << 9;
-        /// The connection is over; only its results are kept.
-        const DEAD = 1 << 10;
-        /// The peer is on this host.
-        const LOCAL = 1 << 11;
-        /// The local address was bound by the program.
-        const BOUND = 1 << 12;
-        /// How much was not sent yet decides whether it is writable (`TCP_NOTSENT_LOWAT`).
-        const NOTSENT_LOW = 1 << 13;
-        /// It was accepted with payload on its SYN, and its handshake is not complete.
-        const EARLY = 1 << 14;
-        /// It is an orphan that counts: it was not reset when its program left it.
-        const COUNTED = 1 << 15;
-    }
-}
+use crate::udp::socket::Datagram;
 
 /// Options as sockets hold them, with the part that their connections hold.
 #[derive(Clone)]
@@ -293,6 +197,12 @@ impl Stream {
 }
 
 impl Socket {
+    /// Whether a program holds it.
+    #[inline]
+    pub fn has_program(&self) -> bool {
+        !self.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED)
+    }
+
     pub fn stream(&self) -> Option<&Stream> {
         match &self.kind {
             Kind::Stream(stream) => Some(stream),

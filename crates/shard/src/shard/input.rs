@@ -36,8 +36,8 @@ impl<M: Memory> Shard<M> {
     /// Takes in one frame. Replies to it leave with the next [`Shard::transmit`], so that all
     /// replies to a batch of frames leave together, and with them what programs answer.
     pub fn input(&mut self, frame: &Frame<'_>, now: Instant) {
-        self.env.counters.frames_in += 1;
-        self.env.counters.bytes_in += frame.bytes.len() as u64;
+        self.base.env.counters.frames_in += 1;
+        self.base.env.counters.bytes_in += frame.bytes.len() as u64;
         if !self.fast_path_input(frame, now) {
             self.slow_path_input(frame, now);
         }
@@ -47,24 +47,27 @@ impl<M: Memory> Shard<M> {
     #[inline(never)]
     fn slow_path_input(&mut self, frame: &Frame<'_>, now: Instant) {
         let Ok((link, bytes)) = ethernet::Header::parse(frame.bytes) else {
-            self.env.counters.ethernet_dropped += 1;
+            self.base.env.counters.ethernet_dropped += 1;
             return;
         };
-        if link.dst != self.env.config.mac && !link.dst.is_multicast() {
-            self.env.counters.ethernet_not_ours += 1;
+        if link.dst != self.base.env.config.mac && !link.dst.is_multicast() {
+            self.base.env.counters.ethernet_not_ours += 1;
             return;
         }
         match link.ethertype {
             EtherType::IPV4 => self.ipv4_input(&link, bytes, frame, now),
             EtherType::ARP => {
-                let is_copy = self.steering.arrival() == Arrival::Copy;
-                let control = self.network.arp_input(&mut self.env, bytes, is_copy, now);
+                let is_copy = self.base.steering.arrival() == Arrival::Copy;
+                let control = self
+                    .base
+                    .network
+                    .arp_input(&mut self.base.env, bytes, is_copy, now);
                 self.finish_control(control, now);
             }
-            EtherType::IPV6 if self.network.v6.is_on() => {
+            EtherType::IPV6 if self.base.network.v6.is_on() => {
                 self.ipv6_input(&link, bytes, frame, now);
             }
-            _ => self.env.counters.ethernet_dropped += 1,
+            _ => self.base.env.counters.ethernet_dropped += 1,
         }
     }
 
@@ -75,7 +78,11 @@ impl<M: Memory> Shard<M> {
         frame: &Frame<'_>,
         now: Instant,
     ) {
-        let Some((header, payload)) = self.network.parse_v4(&mut self.env, link, bytes, now) else {
+        let Some((header, payload)) =
+            self.base
+                .network
+                .parse_v4(&mut self.base.env, link, bytes, now)
+        else {
             return;
         };
         if header.is_fragment() {
@@ -112,13 +119,17 @@ impl<M: Memory> Shard<M> {
                 );
             }
             ipv4::PROTOCOL_ICMP => {
-                let control = self
-                    .network
-                    .icmpv4_input(&mut self.env, header, payload, now);
+                let control =
+                    self.base
+                        .network
+                        .icmpv4_input(&mut self.base.env, header, payload, now);
                 self.finish_control(control, now);
             }
             igmp::PROTOCOL if header.dst.is_multicast() => {
-                let control = self.network.igmp_input(&mut self.env, payload, now);
+                let control = self
+                    .base
+                    .network
+                    .igmp_input(&mut self.base.env, payload, now);
                 self.finish_control(control, now);
             }
             udp::PROTOCOL => {
@@ -130,16 +141,16 @@ impl<M: Memory> Shard<M> {
                     bytes: payload,
                     checksum: incoming.received.checksum,
                     segment_size: incoming.received.segment_size,
-                    is_multicast_or_broadcast: !self.network.v4.takes(header.dst),
+                    is_multicast_or_broadcast: !self.base.network.v4.takes(header.dst),
                 };
                 // RFC 1122 4.1.3.1: "If a datagram arrives addressed to a UDP port for which there
                 // is no pending LISTEN call, UDP SHOULD send an ICMP Port Unreachable message."
-                if !self.udp_input(&packet) {
+                if !self.udp.udp_input(&mut self.base, &packet) {
                     self.send_unreachable_v4(icmpv4::unreachable::PORT, incoming, now);
                 }
             }
             _ => {
-                self.env.counters.ip_unknown_protocol += 1;
+                self.base.env.counters.ip_unknown_protocol += 1;
                 self.send_unreachable_v4(icmpv4::unreachable::PROTOCOL, incoming, now);
             }
         }
@@ -153,8 +164,9 @@ impl<M: Memory> Shard<M> {
     ) {
         let error = Icmpv4Error::Unreachable(code);
         let (header, quote) = (incoming.header, incoming.quote);
-        self.network
-            .send_icmpv4_error(&mut self.env, error, header, quote, now);
+        self.base
+            .network
+            .send_icmpv4_error(&mut self.base.env, error, header, quote, now);
     }
 
     fn fragment_v4_input(
@@ -165,13 +177,13 @@ impl<M: Memory> Shard<M> {
         packet: &[u8],
         now: Instant,
     ) {
-        let counters = &mut self.env.counters;
+        let counters = &mut self.base.env.counters;
         counters.ip_fragments += 1;
         let Some((name, part)) = v4::fragments::parse(header, payload, packet) else {
             counters.ip_fragments_condemned += 1;
             return;
         };
-        if let Some(whole) = self.network.add_fragment(counters, name, &part, now) {
+        if let Some(whole) = self.base.network.add_fragment(counters, name, &part, now) {
             let header = v4::fragments::whole_header(header, &whole);
             let incoming = Incoming {
                 link,
@@ -181,7 +193,8 @@ impl<M: Memory> Shard<M> {
                 received: Received::default(),
             };
             self.deliver_v4(&incoming, now);
-            self.steering
+            self.base
+                .steering
                 .hand_over_reassembled(link, ipv4::HEADER_LEN, &whole.bytes, |out| {
                     header.emit(out);
                 });
@@ -195,7 +208,8 @@ impl<M: Memory> Shard<M> {
         frame: &Frame<'_>,
         now: Instant,
     ) {
-        let Some((header, payload)) = self.network.parse_v6(&mut self.env, link, bytes) else {
+        let Some((header, payload)) = self.base.network.parse_v6(&mut self.base.env, link, bytes)
+        else {
             return;
         };
         let incoming = Incoming {
@@ -218,7 +232,7 @@ impl<M: Memory> Shard<M> {
         let content = match ipv6::walk(header, incoming.payload) {
             Ok(content) => content,
             Err(problem) => {
-                self.env.counters.ip_malformed += 1;
+                self.base.env.counters.ip_malformed += 1;
                 if let Problem::Parameter {
                     code,
                     pointer,
@@ -233,7 +247,7 @@ impl<M: Memory> Shard<M> {
         };
         match &content.fragment {
             // A fragment within a fragment.
-            Some(_) if was_joined => self.env.counters.ip_malformed += 1,
+            Some(_) if was_joined => self.base.env.counters.ip_malformed += 1,
             Some(fragment) if !fragment.is_atomic() => {
                 self.fragment_v6_input(incoming, &content, fragment, now);
             }
@@ -254,17 +268,17 @@ impl<M: Memory> Shard<M> {
         match content.protocol {
             icmpv6::PROTOCOL => {
                 let was_fragmented = was_joined || content.fragment.is_some();
-                let control = self.network.icmpv6_input(
-                    &mut self.env,
+                let control = self.base.network.icmpv6_input(
+                    &mut self.base.env,
                     (incoming.link.src, header),
                     content.payload,
                     was_fragmented,
-                    self.steering.arrival() == Arrival::Copy,
+                    self.base.steering.arrival() == Arrival::Copy,
                     now,
                 );
                 self.finish_control(control, now);
             }
-            _ if header.src.is_unspecified() => self.env.counters.ip_bad_source += 1,
+            _ if header.src.is_unspecified() => self.base.env.counters.ip_bad_source += 1,
             udp::PROTOCOL => {
                 let packet = Packet {
                     src: header.src,
@@ -276,12 +290,12 @@ impl<M: Memory> Shard<M> {
                     segment_size: incoming.received.segment_size,
                     is_multicast_or_broadcast: to_group,
                 };
-                if !self.udp_input(&packet) {
+                if !self.udp.udp_input(&mut self.base, &packet) {
                     let error = Icmpv6Error::Unreachable(icmpv6::unreachable::PORT);
                     self.send_error_v6(error, incoming, now);
                 }
             }
-            _ if to_group => self.env.counters.ip_not_ours += 1,
+            _ if to_group => self.base.env.counters.ip_not_ours += 1,
             tcp::PROTOCOL => {
                 self.tcp_input(
                     (header.dst, header.src),
@@ -293,7 +307,7 @@ impl<M: Memory> Shard<M> {
                 );
             }
             _ => {
-                self.env.counters.ip_unknown_protocol += 1;
+                self.base.env.counters.ip_unknown_protocol += 1;
                 let error = Icmpv6Error::Parameter {
                     code: parameter::NEXT_HEADER,
                     pointer: content.protocol_at,
@@ -310,8 +324,9 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) {
         let (header, quote) = (incoming.header, incoming.quote);
-        self.network
-            .send_icmpv6_error(&mut self.env, error, header, quote, now);
+        self.base
+            .network
+            .send_icmpv6_error(&mut self.base.env, error, header, quote, now);
     }
 
     fn fragment_v6_input(
@@ -321,20 +336,20 @@ impl<M: Memory> Shard<M> {
         fragment: &ipv6::Fragment,
         now: Instant,
     ) {
-        self.env.counters.ip_fragments += 1;
+        self.base.env.counters.ip_fragments += 1;
         let (link, header) = (incoming.link, incoming.header);
         let (name, part) = match v6::fragments::parse(header, content, fragment, incoming.quote) {
             Ok(parsed) => parsed,
             Err(error) => {
-                self.env.counters.ip_fragments_condemned += 1;
+                self.base.env.counters.ip_fragments_condemned += 1;
                 if !header.dst.is_multicast() {
                     self.send_error_v6(error, incoming, now);
                 }
                 return;
             }
         };
-        let counters = &mut self.env.counters;
-        if let Some(whole) = self.network.add_fragment(counters, name, &part, now) {
+        let counters = &mut self.base.env.counters;
+        if let Some(whole) = self.base.network.add_fragment(counters, name, &part, now) {
             let header = v6::fragments::whole_header(header, &whole);
             let joined = Incoming {
                 link,
@@ -344,7 +359,8 @@ impl<M: Memory> Shard<M> {
                 received: Received::default(),
             };
             self.walk_v6(&joined, true, now);
-            self.steering
+            self.base
+                .steering
                 .hand_over_reassembled(link, ipv6::HEADER_LEN, &whole.bytes, |out| {
                     header.emit(out);
                 });
@@ -356,8 +372,8 @@ impl<M: Memory> Shard<M> {
         match control {
             Control::Handled => {}
             Control::ForAllShards => {
-                let steer = self.env.config.steer.as_ref();
-                self.steering.copy_to_all_shards(steer);
+                let steer = self.base.env.config.steer.as_ref();
+                self.base.steering.copy_to_all_shards(steer);
             }
             Control::Error(error) => self.network_error_input(&error, now),
         }
@@ -381,10 +397,11 @@ impl<M: Memory> Shard<M> {
                     offender: report.details.offender,
                     payload,
                 };
-                self.datagram_error(&tuple, &failure, now);
+                self.udp
+                    .datagram_error(&mut self.base, &tuple, &failure, now);
             }
             Quoted::Segment(tuple, seq) => self.connection_error(&tuple, seq, report.error, now),
-            Quoted::Other => self.env.counters.icmp_errors_unmatched += 1,
+            Quoted::Other => self.base.env.counters.icmp_errors_unmatched += 1,
         }
     }
 
@@ -392,24 +409,24 @@ impl<M: Memory> Shard<M> {
     /// in flight (RFC 5927 4.1).
     fn connection_error(&mut self, tuple: &Tuple, seq: Seq, error: IcmpError, now: Instant) {
         let index = match self.table.get(tuple) {
-            None if self.is_misrouted(tuple) => return,
+            None if self.base.is_misrouted(tuple) => return,
             Some(Place::Stream(index)) => index,
             // A half-open connection waits for its timer, TIME-WAIT for its end.
             _ => {
-                self.env.counters.icmp_errors_unmatched += 1;
+                self.base.env.counters.icmp_errors_unmatched += 1;
                 return;
             }
         };
-        self.env.counters.icmp_errors_in += 1;
-        let socket = self.sockets.get_mut(index);
+        self.base.env.counters.icmp_errors_in += 1;
+        let socket = self.base.sockets.get_mut(index);
         if let Some(stream) = socket.and_then(|socket| socket.stream_mut()) {
-            let config = &self.env.config.tcp;
+            let config = &self.base.env.config.tcp;
             let believed = stream.connection.on_icmp(config, error, seq, now);
             if believed && matches!(error, IcmpError::FragmentationNeeded { .. }) {
                 let remote: IpAddr = stream.endpoints.tuple().remote_ip();
                 let mtu = stream.connection.path_max_segment() + headers_len(remote);
-                let learned = self.network.path_mtus.learn(remote, mtu, now);
-                self.env.counters.paths_refused += u64::from(!learned);
+                let learned = self.base.network.path_mtus.learn(remote, mtu, now);
+                self.base.env.counters.paths_refused += u64::from(!learned);
             }
         }
         self.apply_state_change(index);

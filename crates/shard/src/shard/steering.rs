@@ -17,27 +17,27 @@ use crate::steering::{Arrival, Flow, Misrouted, Steer};
 impl<M: Memory> Shard<M> {
     /// As [`Shard::input`], for a frame that another shard has handed over.
     pub fn input_handed(&mut self, frame: &Frame<'_>, arrival: Arrival, now: Instant) {
-        self.steering.set_arrival(arrival);
+        self.base.steering.set_arrival(arrival);
         match arrival {
-            Arrival::Local => self.crossed_input(frame.bytes),
+            Arrival::Local => self.udp.crossed_input(&mut self.base, frame.bytes),
             _ => self.input(frame, now),
         }
-        self.steering.set_arrival(Arrival::Link);
+        self.base.steering.set_arrival(Arrival::Link);
     }
 
     /// What else is to be done with the frame that was taken in last; once. To be asked after each
     /// one if there are other shards. With it a frame to hand over in its place, if it was the last
     /// fragment of a packet. The transport checksum has been verified.
     pub fn take_misrouted(&mut self) -> Option<(Misrouted, Option<Vec<u8>>)> {
-        self.steering.take_misrouted()
+        self.base.steering.take_misrouted()
     }
 
     /// The flow that [`Shard::connect_bound`] would begin, and the shard that it belongs to by its
     /// tag, if that is another: the flow must be pinned there before. None too for what it would
     /// refuse.
     pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Flow)> {
-        let steer = self.env.config.steer.as_ref()?;
-        let (local, remote, _) = self.endpoints(self.check(id).ok()?, remote).ok()?;
+        let steer = self.base.env.config.steer.as_ref()?;
+        let (local, remote, _) = self.endpoints(self.base.check(id).ok()?, remote).ok()?;
         let tuple = Tuple::new(local, remote)?;
         let owner = steer.owner(&tuple);
         let elsewhere = owner != steer.own && owner != NOBODY;
@@ -48,11 +48,11 @@ impl<M: Memory> Shard<M> {
     /// connected, by a shard without buckets: before it sends anything it is to be pinned at this
     /// other shard.
     pub fn opened_elsewhere(&self, id: SocketId) -> Option<(u16, Flow)> {
-        let steer = self.env.config.steer.as_ref()?;
+        let steer = self.base.env.config.steer.as_ref()?;
         if !steer.has_none() {
             return None;
         }
-        let socket = self.sockets.get(self.check(id).ok()?)?;
+        let socket = self.base.sockets.get(self.base.check(id).ok()?)?;
         let flow = match &socket.kind {
             Kind::Stream(stream) => Flow::stream(stream.endpoints.tuple()),
             Kind::Datagram(datagram) if datagram.is_only_here() => {
@@ -67,14 +67,14 @@ impl<M: Memory> Shard<M> {
     /// Whose a flow is by its tag, as far as is known here: another shard that should know of it.
     /// None if that is this one, or nobody yet.
     pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
-        let steer = self.env.config.steer.as_ref()?;
+        let steer = self.base.env.config.steer.as_ref()?;
         let owner = steer.owner(&flow.tuple);
         (owner != NOBODY && owner != steer.own).then_some(owner)
     }
 
     /// Whether a flow's bucket is on its way here.
     pub fn is_awaited(&self, flow: &Flow) -> bool {
-        let steer = self.env.config.steer.as_ref();
+        let steer = self.base.env.config.steer.as_ref();
         steer.is_some_and(|steer| steer.is_awaited(&flow.tuple))
     }
 
@@ -83,6 +83,7 @@ impl<M: Memory> Shard<M> {
     /// itself stays in the shard.
     pub fn leads_elsewhere(&self, id: SocketId, remote: SocketAddr) -> bool {
         let endpoints = self
+            .base
             .check(id)
             .and_then(|index| self.endpoints(index, remote));
         let local = endpoints.is_ok_and(|(_, _, route)| route == Some(Route::Local));
@@ -97,11 +98,12 @@ impl<M: Memory> Shard<M> {
     /// that is known yet, [`Error::NoMemory`] with as many pins as there may be sockets.
     pub fn pin(&mut self, flow: Flow, shard: u16) -> Result<(), Error> {
         let awaited = |steer: &Steer| steer.is_awaited(&flow.tuple);
-        if self.env.config.steer.as_ref().is_some_and(awaited) {
+        if self.base.env.config.steer.as_ref().is_some_and(awaited) {
             return Err(Error::AddressNotAvailable);
         }
         let is_taken = self.is_flow_known(&flow)
             || self
+                .base
                 .steering
                 .pins()
                 .get(&flow)
@@ -109,8 +111,8 @@ impl<M: Memory> Shard<M> {
         if is_taken {
             return Err(Error::AddressNotAvailable);
         }
-        let limit = self.env.config.limits.sockets as usize;
-        if self.steering.pins_mut().insert(flow, shard, limit) {
+        let limit = self.base.env.config.limits.sockets as usize;
+        if self.base.steering.pins_mut().insert(flow, shard, limit) {
             Ok(())
         } else {
             Err(Error::NoMemory)
@@ -119,40 +121,27 @@ impl<M: Memory> Shard<M> {
 
     /// Undoes [`Shard::pin`].
     pub fn unpin(&mut self, flow: &Flow, shard: u16) {
-        self.steering.pins_mut().remove(flow, shard);
+        self.base.steering.pins_mut().remove(flow, shard);
     }
 
     /// Flows that belong to another shard by their tag and are over here: what was pinned there for
     /// them can go.
     pub fn take_unpinned(&mut self) -> Vec<Flow> {
-        let (streams, datagrams) = (&self.table, &self.udp.table);
-        self.steering.take_unpinned(|flow| match flow.datagrams {
-            false => streams.get(&flow.tuple).is_some(),
-            true => datagrams.get(&flow.tuple).is_some(),
-        })
+        let (streams, datagrams) = (&self.table, self.udp.table());
+        self.base
+            .steering
+            .take_unpinned(|flow| match flow.datagrams {
+                false => streams.get(&flow.tuple).is_some(),
+                true => datagrams.get(&flow.tuple).is_some(),
+            })
     }
 
     /// Whether a socket or connection of this shard has the flow.
     fn is_flow_known(&self, flow: &Flow) -> bool {
         let table = match flow.datagrams {
             false => &self.table,
-            true => &self.udp.table,
+            true => self.udp.table(),
         };
         table.get(&flow.tuple).is_some()
-    }
-
-    /// Whether a segment of a connection that is not in the table belongs to another shard.
-    #[cold]
-    pub(crate) fn is_misrouted(&mut self, tuple: &Tuple) -> bool {
-        let steer = self.env.config.steer.as_ref();
-        self.steering
-            .is_segment_misrouted(steer, &mut self.env.counters, tuple)
-    }
-
-    /// Whether a datagram belongs to another shard; `home` owns its socket.
-    pub(crate) fn is_datagram_misrouted(&mut self, home: Option<u16>, tuple: &Tuple) -> bool {
-        let steer = self.env.config.steer.as_ref();
-        self.steering
-            .is_datagram_misrouted(steer, &mut self.env.counters, home, tuple)
     }
 }

@@ -37,7 +37,7 @@ impl<M: Memory> Shard<M> {
     /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of
     /// send memory.
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
-        let socket = socket_of_program(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.base.sockets, id)?;
         let low = u64::from(socket.options.notsent_low);
         if low != 0
             && let Some(stream) = socket.stream()
@@ -103,17 +103,19 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// As [`Shard::send`].
     pub fn reserve(&mut self, id: SocketId, len: usize) -> Result<[&mut [u8]; 2], Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let owner = socket.owner;
         let (stream, space) = socket.sending(Some(self.active_senders.count()))?;
         let wanted = len.min(space);
         let room = match wanted {
             0 if len > 0 => return Err(Error::WouldBlock),
-            wanted => stream.send.reserve(wanted, &mut self.send_memory, owner),
+            wanted => stream
+                .send
+                .reserve(wanted, &mut self.base.send_memory, owner),
         };
         if room < wanted {
-            self.env.counters.send_memory_exhausted += 1;
+            self.base.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -127,8 +129,8 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// As [`Shard::send`].
     pub fn room_to_send(&mut self, id: SocketId) -> Result<usize, Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let (_, space) = socket.sending(Some(self.active_senders.count()))?;
         match space {
             0 => Err(Error::WouldBlock),
@@ -147,7 +149,7 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnOnce(&mut SendRing, usize) -> usize,
     ) -> Result<usize, Error> {
-        let socket = socket_of_program(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.base.sockets, id)?;
         let owner = socket.owner;
         let (stream, space) = socket.sending(active_senders)?;
         let wanted = len.min(space);
@@ -158,16 +160,18 @@ impl<M: Memory> Shard<M> {
                 Err(Error::WouldBlock)
             };
         }
-        let room = stream.send.reserve(wanted, &mut self.send_memory, owner);
+        let room = stream
+            .send
+            .reserve(wanted, &mut self.base.send_memory, owner);
         if room < wanted {
-            self.env.counters.send_memory_exhausted += 1;
+            self.base.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
         }
         let written = fill(&mut stream.send, room);
         if written == 0 {
-            stream.send.trim(&mut self.send_memory, owner);
+            stream.send.trim(&mut self.base.send_memory, owner);
         }
         let end = stream.connection.queued() + written as u64;
         stream.connection.enqueue(end, push || room < len);
@@ -180,8 +184,8 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::NotConnected`].
     pub fn send_urgent(&mut self, id: SocketId) -> Result<(), Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let stream = socket.stream_mut().ok_or(Error::NotConnected)?;
         stream.connection.send_urgent();
         self.ready.add(index, socket);
@@ -195,9 +199,16 @@ impl<M: Memory> Shard<M> {
     /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error
     /// once all bytes are read.
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
-        let socket = socket_of_program(&mut self.sockets, id)?;
-        let len = socket.peek(&self.memory, out)?;
-        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.env.config.buffers, now) {
+        let socket = socket_of_program(&mut self.base.sockets, id)?;
+        let len = socket.peek(&self.base.memory, out)?;
+        if len > 0
+            && socket.consume(
+                &mut self.base.memory,
+                len as u32,
+                &self.base.env.config.buffers,
+                now,
+            )
+        {
             self.ready.add(id.index(), socket);
         }
         Ok(len)
@@ -217,10 +228,10 @@ impl<M: Memory> Shard<M> {
     where
         M: Lend,
     {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         // One byte tells whether there is any, and what is to be said if not.
-        if socket.peek(&self.memory, &mut [0])? == 0 {
+        if socket.peek(&self.base.memory, &mut [0])? == 0 {
             take([&[], &[]]);
             return Ok(0);
         }
@@ -230,12 +241,12 @@ impl<M: Memory> Shard<M> {
         };
         let received = stream.connection.received();
         let len = (received - stream.consumed()) as usize;
-        let taken = take(stream.recv.pieces(&self.memory, owner, received)).min(len);
+        let taken = take(stream.recv.pieces(&self.base.memory, owner, received)).min(len);
         if taken > 0
             && socket.consume(
-                &mut self.memory,
+                &mut self.base.memory,
                 taken as u32,
-                &self.env.config.buffers,
+                &self.base.env.config.buffers,
                 now,
             )
         {
@@ -249,11 +260,12 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// As [`Shard::recv`].
     pub fn peek(&mut self, id: SocketId, out: &mut [u8]) -> Result<usize, Error> {
-        let index = self.check(id)?;
-        self.sockets
+        let index = self.base.check(id)?;
+        self.base
+            .sockets
             .get_mut(index)
             .ok_or(Error::NoSocket)?
-            .peek(&self.memory, out)
+            .peek(&self.base.memory, out)
     }
 
     /// The program has read the stream up to offset `upto`; less than before is no news.
@@ -261,8 +273,8 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::Invalid`] when `upto` is beyond what was received, [`Error::NotConnected`].
     pub fn consumed(&mut self, id: SocketId, upto: u64, now: Instant) -> Result<(), Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let stream = match &mut socket.kind {
             Kind::Stream(stream) => stream,
             Kind::Datagram(datagram) => {
@@ -271,7 +283,9 @@ impl<M: Memory> Shard<M> {
                 }
                 if upto > datagram.consumed() {
                     let read = upto as u32;
-                    datagram.recv.consume(&mut self.memory, socket.owner, read);
+                    datagram
+                        .recv
+                        .consume(&mut self.base.memory, socket.owner, read);
                 }
                 return Ok(());
             }
@@ -281,7 +295,14 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         let more = upto.saturating_sub(stream.consumed()) as u32;
-        if more > 0 && socket.consume(&mut self.memory, more, &self.env.config.buffers, now) {
+        if more > 0
+            && socket.consume(
+                &mut self.base.memory,
+                more,
+                &self.base.env.config.buffers,
+                now,
+            )
+        {
             self.ready.add(index, socket);
         }
         Ok(())
@@ -292,16 +313,16 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::NotConnected`].
     pub fn shutdown(&mut self, id: SocketId, how: How, now: Instant) -> Result<(), Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         let (read, write) = (how != How::Write, how != How::Read);
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         match &mut socket.kind {
             Kind::Bound { .. } => return Err(Error::NotConnected),
             Kind::Datagram(datagram) => {
                 let connected = datagram.remote.is_some();
                 let shut = |mark, on| if on { mark } else { Marks::empty() };
                 socket.marks |= shut(Marks::READ_SHUT, read) | shut(Marks::WRITE_SHUT, write);
-                self.mark_changed(index);
+                self.base.mark_changed(index);
                 // As Linux has it, without a peer it is an error and shut all the same.
                 return connected.then_some(()).ok_or(Error::NotConnected);
             }
@@ -312,7 +333,7 @@ impl<M: Memory> Shard<M> {
                 if let Some(bound) = self.ports.bound_mut(local.port(), index) {
                     bound.listening = false;
                 }
-                if let Some(socket) = self.sockets.get_mut(index) {
+                if let Some(socket) = self.base.sockets.get_mut(index) {
                     socket.kind = Kind::Bound { local };
                 }
             }
@@ -334,7 +355,7 @@ impl<M: Memory> Shard<M> {
                 self.apply_state_change(index);
             }
         }
-        self.mark_changed(index);
+        self.base.mark_changed(index);
         Ok(())
     }
 
@@ -344,7 +365,7 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::NoSocket`].
     pub fn close(&mut self, id: SocketId, now: Instant) -> Result<(), Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         self.discard(index, false, now);
         Ok(())
     }
@@ -354,43 +375,43 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::NoSocket`].
     pub fn abort(&mut self, id: SocketId, now: Instant) -> Result<(), Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         self.discard(index, true, now);
         Ok(())
     }
 
     /// Closes the socket at `index`, which no program holds any more.
     pub(crate) fn discard(&mut self, index: u32, abort: bool, now: Instant) {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return;
         };
         let lingers = socket.options.linger == Some(0);
         let (owner, dead) = (socket.owner, socket.marks.contains(Marks::DEAD));
         self.unbind_stream(index);
-        let Some(Socket { marks, kind, .. }) = self.sockets.get_mut(index) else {
+        let Some(Socket { marks, kind, .. }) = self.base.sockets.get_mut(index) else {
             return;
         };
         match kind {
             Kind::Bound { .. } => self.release_bound(index),
-            Kind::Datagram(_) => self.discard_datagram(index),
+            Kind::Datagram(_) => self.udp.discard_datagram(&mut self.base, index),
             Kind::Listener(listener) => {
                 let port = listener.local.port();
                 self.stop_listening(index, now);
                 self.ports.unbind(port, index);
-                self.sockets.discard(index);
+                self.base.sockets.discard(index);
             }
             Kind::Stream(stream) if dead => {
-                stream.recv.free(&mut self.memory, owner);
-                self.sockets.discard(index);
+                stream.recv.free(&mut self.base.memory, owner);
+                self.base.sockets.discard(index);
             }
             Kind::Stream(stream) => {
                 let unread = stream.connection.received() > stream.consumed();
-                self.env.counters.aborted_on_close += u64::from(unread);
+                self.base.env.counters.aborted_on_close += u64::from(unread);
                 let crowded = !self.orphans.allows(owner);
-                self.env.counters.orphans_refused += u64::from(crowded);
+                self.base.env.counters.orphans_refused += u64::from(crowded);
                 // Linux's `tcp_check_oom`.
-                let starved = self.send_memory.is_short(owner) && stream.send.len() > 0;
-                self.env.counters.orphans_starved += u64::from(starved);
+                let starved = self.base.send_memory.is_short(owner) && stream.send.len() > 0;
+                self.base.env.counters.orphans_starved += u64::from(starved);
                 marks.insert(Marks::ORPHAN);
                 if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();
@@ -399,7 +420,7 @@ impl<M: Memory> Shard<M> {
                     marks.insert(Marks::COUNTED);
                     self.orphans.take(owner);
                 }
-                stream.recv.free(&mut self.memory, owner);
+                stream.recv.free(&mut self.base.memory, owner);
                 self.apply_state_change(index);
             }
         }
@@ -411,7 +432,7 @@ impl<M: Memory> Shard<M> {
             marks,
             kind: Kind::Stream(stream),
             ..
-        }) = self.sockets.get_mut(index)
+        }) = self.base.sockets.get_mut(index)
             && marks.contains(Marks::BOUND)
         {
             marks.remove(Marks::BOUND);
@@ -421,27 +442,23 @@ impl<M: Memory> Shard<M> {
 
     /// The pending error as errno, 0 when there is none; it is pending no longer (`SO_ERROR`).
     pub fn take_error(&mut self, id: SocketId) -> i32 {
-        let Ok(index) = self.check(id) else {
+        let Ok(index) = self.base.check(id) else {
             return crate::errno::EBADF;
         };
-        let error = match self.sockets.get_mut(index).map(|socket| &mut socket.kind) {
+        let error = match self
+            .base
+            .sockets
+            .get_mut(index)
+            .map(|socket| &mut socket.kind)
+        {
             Some(Kind::Stream(stream)) => std::mem::take(&mut stream.error).into(),
             Some(Kind::Datagram(datagram)) => std::mem::take(&mut datagram.error),
             _ => 0,
         };
         if error != 0 {
-            self.mark_changed(index);
+            self.base.mark_changed(index);
         }
         error
-    }
-
-    /// The index of a socket that a program holds.
-    #[inline]
-    pub(crate) fn check(&self, id: SocketId) -> Result<u32, Error> {
-        match self.sockets.get_of_generation(id.index(), id.generation) {
-            Some(socket) if socket.has_program() => Ok(id.index()),
-            _ => Err(Error::NoSocket),
-        }
     }
 
     /// Looks whether `owner` has come to hold so much send memory, of what owners share
@@ -449,14 +466,14 @@ impl<M: Memory> Shard<M> {
     /// they may again. Returns whether that has changed: their [`View::send_limit`] has.
     #[inline]
     pub fn review_send_memory(&mut self, owner: Owner) -> bool {
-        self.send_memory.review(owner)
+        self.base.send_memory.review(owner)
     }
 
     /// A picture of a socket.
     #[inline]
     pub fn view(&self, id: SocketId) -> Option<View> {
-        let socket = self.sockets.get(self.check(id).ok()?)?;
-        let most = self.send_memory.socket_limit(socket.owner);
+        let socket = self.base.sockets.get(self.base.check(id).ok()?)?;
+        let most = self.base.send_memory.socket_limit(socket.owner);
         Some(match &socket.kind {
             Kind::Bound { local } => View {
                 local: *local,
@@ -474,7 +491,7 @@ impl<M: Memory> Shard<M> {
                 most,
             ),
             Kind::Datagram(datagram) => View {
-                mtu: self.datagram_mtu(datagram),
+                mtu: self.udp.datagram_mtu(&self.base, datagram),
                 ..datagram.view(socket.marks, most)
             },
         })
@@ -482,7 +499,7 @@ impl<M: Memory> Shard<M> {
 
     /// The `tcp::Info` of the connection; `None` when the socket has none.
     pub fn tcp_info(&self, id: SocketId, now: Instant) -> Option<Info> {
-        let stream = self.sockets.get(self.check(id).ok()?)?.stream()?;
+        let stream = self.base.sockets.get(self.base.check(id).ok()?)?.stream()?;
         Some(stream.connection.info(now))
     }
 
@@ -505,10 +522,10 @@ impl<M: Memory> Shard<M> {
     /// Shows every socket, orphan, half-open connection and connection in TIME-WAIT to `visit`, as
     /// for `ss`.
     pub fn for_each_socket(&self, now: Instant, mut visit: impl FnMut(&SocketInfo)) {
-        for (index, socket) in self.sockets.iter() {
+        for (index, socket) in self.base.sockets.iter() {
             let known = !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED);
-            let id = known.then(|| SocketId::new(index, self.sockets.generation(index)));
-            visit(&socket.info(id, &self.memory, now));
+            let id = known.then(|| self.base.id_of(index));
+            visit(&socket.info(id, &self.base.memory, now));
         }
         let bare = |tuple: &Tuple, owner, state| SocketInfo {
             id: None,
@@ -523,6 +540,7 @@ impl<M: Memory> Shard<M> {
         };
         for (_, pending) in self.half_open.iter() {
             let owner = self
+                .base
                 .sockets
                 .get(pending.listener)
                 .map_or_else(Default::default, |listener| listener.owner);
@@ -592,12 +610,6 @@ impl Stream {
 }
 
 impl Socket {
-    /// Whether a program holds it.
-    #[inline]
-    fn has_program(&self) -> bool {
-        !self.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED)
-    }
-
     /// The connection, if it can be written to, and for how many bytes its send buffer has room, or
     /// its share of what those who send have.
     #[inline(always)]

@@ -50,15 +50,15 @@ impl<M: Memory> Shard<M> {
         }
         let mut listener = Listener::new(ANYWHERE, Backlog::new(backlog, None));
         listener.asks = asks;
-        let options = self.sharing.share(options);
-        let index = self.insert_socket(|| Socket {
+        let options = self.base.sharing.share(options);
+        let index = self.base.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options,
             kind: Kind::Listener(listener),
         })?;
         self.catch_all_listener = Some(index);
-        Ok(SocketId::new(index, self.sockets.generation(index)))
+        Ok(self.base.id_of(index))
     }
 
     /// Has the program asked about each connection to a listener before its SYN is answered, or no
@@ -67,36 +67,21 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::Invalid`] when the socket does not listen.
     pub fn set_asks(&mut self, id: SocketId, asks: bool) -> Result<(), Error> {
-        let index = self.check(id)?;
-        let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+        let index = self.base.check(id)?;
+        let listener = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::listener_mut);
         listener.ok_or(Error::Invalid)?.asks = asks;
-        Ok(())
-    }
-
-    /// Makes a socket for datagrams what hears all of them that no other socket does, whoever they
-    /// are for.
-    ///
-    /// # Errors
-    /// [`Error::AddressInUse`], [`Error::Invalid`] for a socket that is bound,
-    /// [`Error::NotSupported`] on a stream.
-    pub fn hear_anything(&mut self, id: SocketId) -> Result<(), Error> {
-        let index = self.check(id)?;
-        if self.is_bound_datagram(id) {
-            return Err(Error::Invalid);
-        }
-        self.datagram_of(index)?;
-        if self.udp.any.is_some() {
-            return Err(Error::AddressInUse);
-        }
-        self.udp.any = Some(index);
         Ok(())
     }
 
     /// The listener of a connection that nobody knows.
     pub(crate) fn listener_for(&self, tuple: &Tuple) -> Option<u32> {
         // Those with oneself are all the shard's that opened them.
-        let steer = self.env.config.steer.as_ref();
-        let steer = steer.filter(|_| !self.network.is_local(tuple.remote_ip()));
+        let steer = self.base.env.config.steer.as_ref();
+        let steer = steer.filter(|_| !self.base.network.is_local(tuple.remote_ip()));
         let near = steer.map(|steer| Near {
             own: steer.own,
             shards: steer.groups.count(),
@@ -109,10 +94,15 @@ impl<M: Memory> Shard<M> {
     /// The program of the listener at `index` is to be asked about a connection.
     pub(crate) fn note_request(&mut self, index: u32, half_open: u32) {
         let generation = self.half_open.generation(half_open);
-        if let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) {
+        if let Some(listener) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::listener_mut)
+        {
             listener.requests.push_back((half_open, generation));
         }
-        self.mark_changed(index);
+        self.base.mark_changed(index);
     }
 
     /// The next connection about which the program is asked; [`Shard::admit`] or
@@ -122,9 +112,10 @@ impl<M: Memory> Shard<M> {
     /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not
     /// listen.
     pub fn next_request(&mut self, id: SocketId) -> Result<Request, Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         loop {
             let listener = self
+                .base
                 .sockets
                 .get_mut(index)
                 .and_then(Socket::listener_mut)
@@ -156,10 +147,10 @@ impl<M: Memory> Shard<M> {
         let pending = self.half_open.get_mut(request.index);
         let pending = pending.ok_or(Error::NotConnected)?;
         pending.asked = false;
-        pending.state.answer_late(&self.env.config.tcp, now);
+        pending.state.answer_late(&self.base.env.config.tcp, now);
         let reply = Reply::Segment(pending.tuple, pending.state.reply(now));
         self.half_open.arm(request.index);
-        self.network.reply(&mut self.env.counters, reply);
+        self.base.network.reply(&mut self.base.env.counters, reply);
         Ok(())
     }
 
@@ -173,8 +164,8 @@ impl<M: Memory> Shard<M> {
         };
         let reply = Reply::Segment(pending.tuple, pending.state.refusal());
         self.forget_half_open(request.index);
-        self.env.counters.resets_out += 1;
-        self.network.reply(&mut self.env.counters, reply);
+        self.base.env.counters.resets_out += 1;
+        self.base.network.reply(&mut self.base.env.counters, reply);
     }
 
     /// The connection that was admitted, once its handshake is complete.
@@ -183,9 +174,13 @@ impl<M: Memory> Shard<M> {
     /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come,
     /// [`Error::Invalid`] when the socket does not listen.
     pub fn accept_requested(&mut self, id: SocketId, request: &Request) -> Result<SocketId, Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         let tuple = Tuple::new(request.local, request.remote).ok_or(Error::NotConnected)?;
-        let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+        let listener = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::listener_mut);
         let listener = listener.ok_or(Error::Invalid)?;
         let found = match self.table.get(&tuple) {
             Some(Place::HalfOpen(_)) => return Err(Error::WouldBlock),
@@ -196,10 +191,10 @@ impl<M: Memory> Shard<M> {
             return Err(Error::NotConnected);
         };
         listener.backlog.hand_over();
-        self.mark_changed(index);
-        if let Some(socket) = self.sockets.get_mut(accepted) {
+        self.base.mark_changed(index);
+        if let Some(socket) = self.base.sockets.get_mut(accepted) {
             socket.marks.remove(Marks::UNACCEPTED);
         }
-        Ok(SocketId::new(accepted, self.sockets.generation(accepted)))
+        Ok(self.base.id_of(accepted))
     }
 }

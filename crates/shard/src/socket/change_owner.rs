@@ -21,17 +21,20 @@ impl<M: Memory> Shard<M> {
         label: u32,
         now: Instant,
     ) -> Result<(), Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let before = socket.owner;
         let mut waiting = Vec::new();
         match &mut socket.kind {
             Kind::Stream(stream) => {
-                if !stream.recv.change_owner(&mut self.memory, before, owner) {
+                if !stream
+                    .recv
+                    .change_owner(&mut self.base.memory, before, owner)
+                {
                     return Err(Error::NoMemory);
                 }
-                stream.send.leave(&mut self.send_memory, before);
-                stream.send.join(&mut self.send_memory, owner);
+                stream.send.leave(&mut self.base.send_memory, before);
+                stream.send.join(&mut self.base.send_memory, owner);
             }
             Kind::Bound { local } => {
                 if socket.marks.contains(Marks::BOUND)
@@ -49,11 +52,11 @@ impl<M: Memory> Shard<M> {
             }
             Kind::Datagram(datagram) => {
                 let ring = &mut datagram.recv;
-                if !ring.change_owner(&mut self.memory, before, owner) {
+                if !ring.change_owner(&mut self.base.memory, before, owner) {
                     return Err(Error::NoMemory);
                 }
                 datagram.label = label;
-                if let Some(bound) = self.udp.ports.bound_mut(datagram.local.port(), index) {
+                if let Some(bound) = self.udp.ports_mut().bound_mut(datagram.local.port(), index) {
                     bound.owner = owner;
                 }
             }
@@ -70,29 +73,32 @@ impl<M: Memory> Shard<M> {
     /// A connection that waits in a listener's queue goes with it; false when there is no room for
     /// what it holds.
     fn change_waiting(&mut self, index: u32, before: Owner, owner: Owner) -> bool {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return true;
         };
         let Some(stream) = socket.stream_mut() else {
             return true;
         };
-        if !stream.recv.change_owner(&mut self.memory, before, owner) {
+        if !stream
+            .recv
+            .change_owner(&mut self.base.memory, before, owner)
+        {
             return false;
         }
-        stream.send.leave(&mut self.send_memory, before);
-        stream.send.join(&mut self.send_memory, owner);
+        stream.send.leave(&mut self.base.send_memory, before);
+        stream.send.join(&mut self.base.send_memory, owner);
         socket.owner = owner;
         true
     }
 
     /// A connection that waits in a listener's queue is reset.
     fn reset_waiting(&mut self, listener: u32, waiting: u32, now: Instant) {
-        let listener = self.sockets.get_mut(listener);
+        let listener = self.base.sockets.get_mut(listener);
         if let Some(listener) = listener.and_then(Socket::listener_mut) {
             listener.queue.retain(|index| *index != waiting);
             listener.backlog.retract();
         }
-        if let Some(socket) = self.sockets.get_mut(waiting) {
+        if let Some(socket) = self.base.sockets.get_mut(waiting) {
             socket.marks.remove(Marks::UNACCEPTED);
             self.discard(waiting, true, now);
         }

@@ -50,16 +50,16 @@ impl<M: Memory> Shard<M> {
                 .inspect_err(|_| self.release_bound(id.index()))?;
             return Ok(id);
         }
-        if self.sockets.is_full() {
-            self.env.counters.sockets_refused += 1;
+        if self.base.sockets.is_full() {
+            self.base.env.counters.sockets_refused += 1;
             return Err(Error::TooManySockets);
         }
         let start = self.start(NOWHERE, options, remote, now)?;
-        let config = &self.env.config.tcp;
-        let shared = self.sharing.share(options);
+        let config = &self.base.env.config.tcp;
+        let shared = self.base.sharing.share(options);
         let settings = shared.settings.clone();
         let endpoints = start.tuple.into();
-        let Some(index) = self.sockets.insert_with(|| Socket {
+        let Some(index) = self.base.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
             options: shared,
@@ -68,7 +68,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::TooManySockets);
         };
         self.begun(index, start.tuple, options.reuse.address, now);
-        Ok(SocketId::new(index, self.sockets.generation(index)))
+        Ok(self.base.id_of(index))
     }
 
     /// Makes a socket that is neither bound nor connected.
@@ -77,14 +77,14 @@ impl<M: Memory> Shard<M> {
     /// [`Error::TooManySockets`].
     pub fn socket(&mut self, owner: Owner, options: &Options) -> Result<SocketId, Error> {
         let local = NOWHERE;
-        let options = self.sharing.share(options);
-        let index = self.insert_socket(|| Socket {
+        let options = self.base.sharing.share(options);
+        let index = self.base.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options,
             kind: Kind::Bound { local },
         })?;
-        Ok(SocketId::new(index, self.sockets.generation(index)))
+        Ok(self.base.id_of(index))
     }
 
     /// Begins to connect a bound or unconnected socket, or one whose last attempt failed.
@@ -99,17 +99,21 @@ impl<M: Memory> Shard<M> {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(), Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         let bound = self.bound_endpoint(index)?;
-        let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
+        let socket = self.base.sockets.get(index).ok_or(Error::NoSocket)?;
         let options = socket.options.clone();
         let start = self.start(bound, &options, remote, now)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
         let endpoints = start.tuple.into();
-        socket.kind =
-            Kind::Stream(start.stream(endpoints, &self.env.config.tcp, &options.settings, now));
+        socket.kind = Kind::Stream(start.stream(
+            endpoints,
+            &self.base.env.config.tcp,
+            &options.settings,
+            now,
+        ));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -128,18 +132,18 @@ impl<M: Memory> Shard<M> {
             .open_parameters(&tuple, options, now)
             .ok_or(Error::NetworkUnreachable)?;
         if let Some(old) = old {
-            self.env.counters.time_wait_reused += 1;
+            self.base.env.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
         let mut marks = Marks::empty();
         marks.set(Marks::LOCAL, route == Some(Route::Local));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
+        let known = self.base.network.path_mtus.get(tuple.remote_ip(), now);
         Ok(Start {
             tuple,
             open,
             marks,
-            limits: autotuning::first_limits(options, &self.env.config.buffers, open.mss),
+            limits: autotuning::first_limits(options, &self.base.env.config.buffers, open.mss),
             fields: self.fields(&tuple, options),
             path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
         })
@@ -149,16 +153,22 @@ impl<M: Memory> Shard<M> {
     fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool, now: Instant) {
         self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.env.counters.active_opens += 1;
+        self.base.env.counters.active_opens += 1;
         let owner = self
+            .base
             .sockets
             .get(index)
             .map_or_else(Owner::default, |socket| socket.owner);
-        let hop = self
-            .network
-            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
-        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        let hop =
+            self.base
+                .network
+                .first_hop(&mut self.base.env.counters, tuple.remote_ip(), owner, now);
+        if let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) {
+            note_changed(
+                &mut self.base.changed,
+                SocketId::new(index, generation),
+                socket,
+            );
             self.ready.add(index, socket);
             if let Some(stream) = socket.stream_mut() {
                 stream.hop = hop;
@@ -174,13 +184,13 @@ impl<M: Memory> Shard<M> {
         remote: SocketAddr,
     ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
         let bound = self.bound_endpoint(index)?;
-        let options = &self.sockets.get(index).ok_or(Error::NoSocket)?.options;
+        let options = &self.base.sockets.get(index).ok_or(Error::NoSocket)?.options;
         self.endpoints_from(bound, options, remote)
     }
 
     /// The local address of the socket at `index`, if the socket may connect.
     fn bound_endpoint(&self, index: u32) -> Result<SocketAddr, Error> {
-        let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
+        let socket = self.base.sockets.get(index).ok_or(Error::NoSocket)?;
         match &socket.kind {
             Kind::Bound { local } => Ok(*local),
             Kind::Listener(_) => Err(Error::AlreadyConnected),
@@ -217,6 +227,7 @@ impl<M: Memory> Shard<M> {
         };
         let remote = SocketAddr::new(address, remote.port());
         let route = self
+            .base
             .network
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
@@ -224,6 +235,7 @@ impl<M: Memory> Shard<M> {
             _ if !bound.ip().is_unspecified() => bound.ip(),
             (Route::Local, address) => address,
             (Route::Link(_), address) => self
+                .base
                 .network
                 .source_for(address)
                 .ok_or(Error::AddressNotAvailable)?,
@@ -248,11 +260,11 @@ impl<M: Memory> Shard<M> {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(Tuple, Option<Seq>), Error> {
-        let (table, time_wait, pins) = (&self.table, &self.time_wait, self.steering.pins());
+        let (table, time_wait, pins) = (&self.table, &self.time_wait, self.base.steering.pins());
         let (address, port) = (local.ip(), local.port());
         let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| endpoints.with_local_port(port);
-        let steer = &self.env.config.steer;
+        let steer = &self.base.env.config.steer;
         let free = |port| {
             let tuple = with_port(port);
             // A connection that is about to move here may have this tuple.
@@ -276,13 +288,13 @@ impl<M: Memory> Shard<M> {
         } else {
             let unbound = |ports: &Ports, port| own(port) && !ports.is_bound(port, address);
             self.ports.choose(
-                &mut self.env.secrets,
+                &mut self.base.env.secrets,
                 |ports, port| unbound(ports, port) && free(port),
                 |ports, port| unbound(ports, port) && (free(port) || reusable(port)),
             )
         };
         let Some(port) = chosen else {
-            self.env.counters.ports_exhausted += 1;
+            self.base.env.counters.ports_exhausted += 1;
             return Err(Error::AddressNotAvailable);
         };
         let tuple = with_port(port);

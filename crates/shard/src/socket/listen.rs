@@ -51,7 +51,7 @@ impl<M: Memory> Shard<M> {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let address = local.ip().to_canonical();
-        if !address.is_unspecified() && !self.network.is_bindable(&self.env, address) {
+        if !address.is_unspecified() && !self.base.network.is_bindable(&self.base.env, address) {
             return Err(Error::AddressNotAvailable);
         }
         // Nobody has this index: the socket does not exist yet.
@@ -69,7 +69,7 @@ impl<M: Memory> Shard<M> {
         };
         let without_port = local.port() == 0 && options.address_only;
         if !without_port && !self.ports.allows(local.port(), owner) {
-            self.env.counters.ports_limited += 1;
+            self.base.env.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
         let port = if local.port() != 0 {
@@ -82,12 +82,12 @@ impl<M: Memory> Shard<M> {
         } else {
             let free = |ports: &Ports, port| ports.is_free(port, &bound);
             self.ports
-                .choose(&mut self.env.secrets, free, free)
+                .choose(&mut self.base.env.secrets, free, free)
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
-        let options = self.sharing.share(options);
-        let index = self.insert_socket(|| Socket {
+        let options = self.base.sharing.share(options);
+        let index = self.base.insert_socket(|| Socket {
             owner,
             marks: Marks::BOUND,
             options,
@@ -97,7 +97,7 @@ impl<M: Memory> Shard<M> {
         if port != 0 {
             self.ports.bind(port, bound);
         }
-        Ok(SocketId::new(index, self.sockets.generation(index)))
+        Ok(self.base.id_of(index))
     }
 
     /// [`Shard::bind`] and [`Shard::listen_bound`] in one.
@@ -130,9 +130,9 @@ impl<M: Memory> Shard<M> {
         backlog: u32,
         queue: Option<AcceptQueue>,
     ) -> Result<(), Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         let backlog = backlog.min(BACKLOG_MAX);
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let local = match &mut socket.kind {
             Kind::Listener(listener) => {
                 listener.backlog.limit = backlog;
@@ -162,7 +162,7 @@ impl<M: Memory> Shard<M> {
         if let Some(registered) = self.ports.bound_mut(local.port(), index) {
             *registered = bound;
         }
-        self.mark_changed(index);
+        self.base.mark_changed(index);
         Ok(())
     }
 
@@ -172,19 +172,20 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::WouldBlock`] when none waits, [`Error::Invalid`] when the socket does not listen.
     pub fn accept(&mut self, id: SocketId) -> Result<SocketId, Error> {
-        let index = self.check(id)?;
+        let index = self.base.check(id)?;
         let listener = self
+            .base
             .sockets
             .get_mut(index)
             .and_then(Socket::listener_mut)
             .ok_or(Error::Invalid)?;
         let accepted = listener.queue.pop_front().ok_or(Error::WouldBlock)?;
         listener.backlog.hand_over();
-        self.mark_changed(index);
-        if let Some(socket) = self.sockets.get_mut(accepted) {
+        self.base.mark_changed(index);
+        if let Some(socket) = self.base.sockets.get_mut(accepted) {
             socket.marks.remove(Marks::UNACCEPTED);
         }
-        Ok(SocketId::new(accepted, self.sockets.generation(accepted)))
+        Ok(self.base.id_of(accepted))
     }
 
     /// Makes the connection that a handshake has completed, and queues it at its listener. `None`
@@ -209,14 +210,19 @@ impl<M: Memory> Shard<M> {
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let socket = self.sockets.get_mut(listener)?;
+        let socket = self.base.sockets.get_mut(listener)?;
         let (owner, options) = (socket.owner, socket.options.clone());
-        if !socket.listener_mut()?.backlog.admit(&self.memory, owner) {
-            self.env.counters.accept_queue_full += 1;
+        if !socket
+            .listener_mut()?
+            .backlog
+            .admit(&self.base.memory, owner)
+        {
+            self.base.env.counters.accept_queue_full += 1;
             return None;
         }
         let made = self.make_accepted(listener, owner, options, tuple, now, make);
         if let Some(listener) = self
+            .base
             .sockets
             .get_mut(listener)
             .and_then(Socket::listener_mut)
@@ -226,7 +232,7 @@ impl<M: Memory> Shard<M> {
                 None => listener.backlog.retract(),
             }
         }
-        self.mark_changed(listener);
+        self.base.mark_changed(listener);
         made
     }
 
@@ -240,18 +246,19 @@ impl<M: Memory> Shard<M> {
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
+        let known = self.base.network.path_mtus.get(tuple.remote_ip(), now);
         let fields = self.fields(&tuple, &options);
         let mut marks = Marks::UNACCEPTED;
-        marks.set(Marks::LOCAL, self.network.is_local(tuple.remote_ip()));
+        marks.set(Marks::LOCAL, self.base.network.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let hop = self
-            .network
-            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
-        let (config, buffers) = (&self.env.config.tcp, &self.env.config.buffers);
+        let hop =
+            self.base
+                .network
+                .first_hop(&mut self.base.env.counters, tuple.remote_ip(), owner, now);
+        let (config, buffers) = (&self.base.env.config.tcp, &self.base.env.config.buffers);
         let reuse = options.reuse.address;
         let endpoints = tuple.into();
-        let made = self.sockets.insert_with(|| {
+        let made = self.base.sockets.insert_with(|| {
             let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
@@ -270,23 +277,24 @@ impl<M: Memory> Shard<M> {
             }
         });
         let Some(index) = made else {
-            self.env.counters.sockets_refused += 1;
+            self.base.env.counters.sockets_refused += 1;
             return None;
         };
         self.table.insert(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.env.counters.passive_opens += 1;
+        self.base.env.counters.passive_opens += 1;
         Some(index)
     }
 
     /// How many connections wait at a listener, here and with its program, and its backlog; `None`
     /// for another socket.
     pub fn accept_queue(&self, id: SocketId) -> Option<(u64, u32)> {
-        let socket = self.sockets.get(self.check(id).ok()?)?;
+        let socket = self.base.sockets.get(self.base.check(id).ok()?)?;
         match &socket.kind {
-            Kind::Listener(Listener { backlog, .. }) => {
-                Some((backlog.waiting(&self.memory, socket.owner), backlog.limit))
-            }
+            Kind::Listener(Listener { backlog, .. }) => Some((
+                backlog.waiting(&self.base.memory, socket.owner),
+                backlog.limit,
+            )),
             _ => None,
         }
     }
@@ -294,7 +302,12 @@ impl<M: Memory> Shard<M> {
     /// Takes a listener out of service: what it has not handed over is reset, half-open connections
     /// are forgotten.
     pub(crate) fn stop_listening(&mut self, index: u32, now: Instant) {
-        let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) else {
+        let Some(listener) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::listener_mut)
+        else {
             return;
         };
         let half_open = listener.half_open;
@@ -302,7 +315,7 @@ impl<M: Memory> Shard<M> {
             self.catch_all_listener = None;
         }
         for waiting in std::mem::take(&mut listener.queue) {
-            if let Some(socket) = self.sockets.get_mut(waiting) {
+            if let Some(socket) = self.base.sockets.get_mut(waiting) {
                 socket.marks.remove(Marks::UNACCEPTED);
                 self.discard(waiting, true, now);
             }
@@ -328,19 +341,11 @@ impl<M: Memory> Shard<M> {
             marks,
             kind: Kind::Bound { local },
             ..
-        }) = self.sockets.get(index)
+        }) = self.base.sockets.get(index)
             && marks.contains(Marks::BOUND)
         {
             self.ports.unbind(local.port(), index);
         }
-        self.sockets.discard(index);
-    }
-
-    #[inline(always)]
-    pub(crate) fn insert_socket(&mut self, make: impl FnOnce() -> Socket) -> Result<u32, Error> {
-        self.sockets.insert_with(make).ok_or_else(|| {
-            self.env.counters.sockets_refused += 1;
-            Error::TooManySockets
-        })
+        self.base.sockets.discard(index);
     }
 }

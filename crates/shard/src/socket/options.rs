@@ -3,8 +3,16 @@
 use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
 
-use millrace_sockopt::Discovery;
+use millrace_sockopt::{Discovery, Opt};
 use millrace_tcp::{Keepalive, Settings};
+
+use crate::error::Error;
+
+/// Least buffers that can be set, in bytes (Linux: 4608 and 2304 with their overhead).
+const SEND_BUFFER_MIN: u32 = 2304;
+const RECEIVE_BUFFER_MIN: u32 = 1152;
+/// The bits of type of service and traffic class that are ECN's.
+const ECN: u8 = 3;
 
 /// The device that a socket is bound to (`SO_BINDTODEVICE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,4 +132,130 @@ pub struct Reuse {
     /// `SO_REUSEPORT`: several listeners of one owner may share address and port; connections are
     /// spread over them by hash.
     pub port: bool,
+}
+
+/// Seconds after which a SYN-ACK times out first, and at most (Linux's `TCP_TIMEOUT_INIT` and
+/// `TCP_RTO_MAX`).
+const TIMEOUT_FIRST_S: u32 = 1;
+const TIMEOUT_MAX_S: u32 = 120;
+
+/// How long each of the time-outs of a SYN-ACK takes, in seconds.
+fn timeouts() -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(TIMEOUT_FIRST_S), |last| {
+        Some((last * 2).min(TIMEOUT_MAX_S))
+    })
+}
+
+/// The time-outs that so many seconds take at least.
+fn timeouts_in(seconds: u32) -> u8 {
+    let mut passed = 0;
+    let within = timeouts().take(usize::from(u8::MAX)).take_while(|wait| {
+        let more = passed < seconds;
+        passed += wait;
+        more
+    });
+    within.count() as u8
+}
+
+/// The seconds that so many time-outs take.
+pub(super) fn seconds_of(count: u8) -> u32 {
+    timeouts().take(usize::from(count)).sum()
+}
+
+impl Options {
+    /// Sets one option, with buffers of at most these sizes.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// let mut options = millrace::Options::default();
+    /// options.set(millrace::Opt::KeepIdle(60), 1 << 20, 1 << 20)?;
+    /// assert_eq!(options.keepalive.idle_s, 60);
+    /// # Ok::<(), millrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for an option that is none
+    /// of these.
+    pub fn set(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {
+        let option = option.normal().map_err(|_| Error::Invalid)?;
+        self.take_over(option, send_max, receive_max)
+    }
+
+    /// Sets one option, whose value is in range.
+    pub(crate) fn take_over(
+        &mut self,
+        option: Opt,
+        send_max: u32,
+        receive_max: u32,
+    ) -> Result<(), Error> {
+        match option {
+            Opt::NoDelay(on) => self.tcp.nodelay = on,
+            Opt::Cork(on) => self.tcp.cork = on,
+            Opt::KeepAlive(on) => self.tcp.keepalive = on.then_some(self.keepalive),
+            Opt::KeepIdle(idle_s) => {
+                self.set_keepalive(Keepalive {
+                    idle_s,
+                    ..self.keepalive
+                });
+            }
+            Opt::KeepInterval(interval_s) => {
+                self.set_keepalive(Keepalive {
+                    interval_s,
+                    ..self.keepalive
+                });
+            }
+            Opt::KeepCount(probes) => {
+                self.set_keepalive(Keepalive {
+                    probes,
+                    ..self.keepalive
+                });
+            }
+            Opt::UserTimeout(ms) => self.tcp.user_timeout_ms = (ms != 0).then_some(ms),
+            Opt::MaxSegment(bytes) => self.tcp.max_segment = (bytes != 0).then_some(bytes),
+            Opt::SynCount(count) => self.tcp.syn_retries = Some(count),
+            Opt::Linger2(0) => self.tcp.fin_wait_s = None,
+            Opt::Linger2(seconds) => {
+                self.tcp.fin_wait_s = Some(u16::try_from(seconds).unwrap_or(0));
+            }
+            Opt::Linger(linger) => self.linger = linger,
+            Opt::ReceiveBuffer(bytes) => {
+                self.receive_buffer = NonZeroU32::new(bytes.clamp(RECEIVE_BUFFER_MIN, receive_max));
+            }
+            Opt::SendBuffer(bytes) => {
+                self.send_buffer = NonZeroU32::new(bytes.clamp(SEND_BUFFER_MIN, send_max));
+            }
+            Opt::ReceiveLowWater(bytes) => {
+                let most = self.receive_buffer.map_or(receive_max / 2, NonZeroU32::get);
+                self.receive_low = bytes.min(most);
+            }
+            Opt::Congestion(algorithm) => self.tcp.congestion = Some(algorithm),
+            Opt::QuickAck(on) => self.tcp.interactive = !on,
+            Opt::MaxPacingRate(rate) => self.tcp.max_pacing_rate = rate,
+            Opt::DeferAccept(seconds) => self.tcp.defer_accept = timeouts_in(seconds),
+            Opt::ReuseAddress(on) => self.reuse.address = on,
+            Opt::ReusePort(on) => self.reuse.port = on,
+            Opt::V6Only(on) => self.v6_only = on,
+            Opt::NotSentLowWater(bytes) => self.notsent_low = bytes,
+            Opt::FastOpen(limit) => self.fast_open = limit,
+            Opt::FastOpenNoCookie(on) => self.no_cookie = on,
+            Opt::FastOpenKeys(_) => {}
+            Opt::MtuDiscover(discovery) => self.discovery[0] = discovery,
+            Opt::MtuDiscoverV6(discovery) => self.discovery[1] = discovery,
+            Opt::AddressOnly(on) => self.address_only = on,
+            Opt::Ttl(hops) => self.ttl = Some(NonZeroU8::new(hops).ok_or(Error::Invalid)?),
+            // TCP speaks of congestion in the last two bits, not the program (RFC 3168 23.2).
+            Opt::Tos(tos) => self.tos = tos & !ECN,
+            Opt::HopLimit(hops) => self.hop_limit = hops,
+            Opt::TrafficClass(class) => self.traffic_class = class & !ECN,
+            _ => return Err(Error::NoOption),
+        }
+        Ok(())
+    }
+
+    fn set_keepalive(&mut self, times: Keepalive) {
+        self.keepalive = times;
+        if self.tcp.keepalive.is_some() {
+            self.tcp.keepalive = Some(times);
+        }
+    }
 }

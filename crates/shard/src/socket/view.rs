@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_tcp::State;
 
-use super::SocketId;
 use crate::memory::{Block, Owner};
+use crate::socket::id::SocketId;
 
 bitflags::bitflags! {
     /// Facts about a socket, enough to derive Linux's poll bits: see [`View::poll`].
@@ -123,7 +123,8 @@ impl View {
     /// ```
     /// # use millrace_shard::{self as millrace, Config, HeapMemory, Shard};
     /// # let config = Config::new([127, 0, 0, 1].into(), 8, Default::default(), [7; 32]);
-    /// # let mut shard = Shard::new(config, HeapMemory::new(1 << 20), millrace_tcp::Instant::from_micros(0));
+    /// # let mut shard = Shard::new(config, HeapMemory::new(1 << 20),
+    /// millrace_tcp::Instant::from_micros(0));
     /// # let owner = millrace_shard::Owner(0);
     /// # let id = shard.socket(owner, &Default::default()).expect("room");
     /// let view = shard.view(id).expect("it is there");

@@ -103,7 +103,7 @@ impl<M: Memory> Shard<M> {
     /// These buckets are about to become this shard's. Until they have been taken it begins no
     /// connection in them, and frames of their flows wait.
     pub fn expect(&mut self, buckets: &[usize]) {
-        if let Some(steer) = &mut self.env.config.steer {
+        if let Some(steer) = &mut self.base.env.config.steer {
             for &bucket in buckets {
                 steer.groups.release(bucket);
             }
@@ -112,7 +112,7 @@ impl<M: Memory> Shard<M> {
 
     /// These buckets are another shard's from now on, and were a third one's.
     pub fn assign(&mut self, buckets: &[usize], to: u16) {
-        if let Some(steer) = &mut self.env.config.steer {
+        if let Some(steer) = &mut self.base.env.config.steer {
             for &bucket in buckets {
                 steer.groups.assign(bucket, to);
             }
@@ -122,12 +122,12 @@ impl<M: Memory> Shard<M> {
 
     /// Flows of datagram sockets that only this shard knows of.
     fn datagrams_in(&self, chosen: &impl Fn(&Tuple) -> bool) -> impl Iterator<Item = Flow> {
-        let flows = self.udp.table.iter().filter(|(tuple, _)| chosen(tuple));
+        let flows = self.udp.table().iter().filter(|(tuple, _)| chosen(tuple));
         flows.filter_map(|(tuple, place)| {
             let Place::Stream(index) = place else {
                 return None;
             };
-            match &self.sockets.get(index)?.kind {
+            match &self.base.sockets.get(index)?.kind {
                 Kind::Datagram(datagram) if datagram.is_only_here() => Some(Flow::datagrams(tuple)),
                 _ => None,
             }
@@ -136,20 +136,18 @@ impl<M: Memory> Shard<M> {
 
     /// Whether nothing is about to leave, as after a [`Shard::transmit`] that has met no full port.
     pub fn is_quiet(&self) -> bool {
-        self.stalled.is_none() && self.network.replies.is_empty()
+        self.stalled.is_none() && self.base.network.replies.is_empty()
     }
 
     /// The connections that would move with these buckets.
     pub fn movable(&self, buckets: &[usize]) -> Vec<SocketId> {
-        let Some(steer) = &self.env.config.steer else {
+        let Some(steer) = &self.base.env.config.steer else {
             return Vec::new();
         };
         let chosen = chosen(steer, buckets);
         let flows = self.table.iter().filter(|(tuple, _)| chosen(tuple));
         let streams = flows.filter_map(|(_, place)| match place {
-            Place::Stream(index) if self.may_move(index) => {
-                Some(SocketId::new(index, self.sockets.generation(index)))
-            }
+            Place::Stream(index) if self.may_move(index) => Some(self.base.id_of(index)),
             _ => None,
         });
         streams.collect()
@@ -169,7 +167,7 @@ impl<M: Memory> Shard<M> {
             return None;
         }
         self.wrap(buckets, to, |shard, index| {
-            shard.may_move(index) && may(SocketId::new(index, shard.sockets.generation(index)))
+            shard.may_move(index) && may(shard.base.id_of(index))
         })
     }
 
@@ -185,7 +183,7 @@ impl<M: Memory> Shard<M> {
         to: u16,
         may_move: impl Fn(&Self, u32) -> bool,
     ) -> Option<FlowBatch> {
-        let steer = self.env.config.steer.as_ref()?;
+        let steer = self.base.env.config.steer.as_ref()?;
         let own = steer.own;
         let mut buckets = buckets.to_vec();
         buckets.retain(|bucket| steer.groups.of_bucket(*bucket) == Some(own) && own != to);
@@ -195,8 +193,8 @@ impl<M: Memory> Shard<M> {
             .iter()
             .filter(|(tuple, _)| chosen(tuple))
             .collect();
-        let mut pins = self.steering.pins_mut().take(&chosen);
-        let fragmented = self.network.reassembly.take(&chosen);
+        let mut pins = self.base.steering.pins_mut().take(&chosen);
+        let fragmented = self.base.network.reassembly.take(&chosen);
         let mut streams = Vec::new();
         for (tuple, place) in here {
             match place {
@@ -207,8 +205,8 @@ impl<M: Memory> Shard<M> {
             }
         }
         pins.extend(self.datagrams_in(&chosen).map(|flow| (flow, own)));
-        self.env.counters.connections_given += streams.len() as u64;
-        let cookies = self.sockets.iter().filter_map(|(_, socket)| {
+        self.base.env.counters.connections_given += streams.len() as u64;
+        let cookies = self.base.sockets.iter().filter_map(|(_, socket)| {
             let Kind::Listener(listener) = &socket.kind else {
                 return None;
             };
@@ -229,7 +227,7 @@ impl<M: Memory> Shard<M> {
     /// Takes what another shard has given. Frames that have waited for these buckets are to be put
     /// in again, in their order.
     pub fn take(&mut self, batch: FlowBatch, from: u16, now: Instant) -> Taken {
-        let Some(own) = self.env.config.steer.as_ref().map(|steer| steer.own) else {
+        let Some(own) = self.base.env.config.steer.as_ref().map(|steer| steer.own) else {
             return Taken {
                 moved: Vec::new(),
                 refused: batch.streams,
@@ -239,13 +237,16 @@ impl<M: Memory> Shard<M> {
         for (flow, shard) in batch.pins {
             if shard != own {
                 // They were counted where they were.
-                self.steering.pins_mut().insert(flow, shard, usize::MAX);
+                self.base
+                    .steering
+                    .pins_mut()
+                    .insert(flow, shard, usize::MAX);
             }
         }
         for (local, until) in batch.cookies {
             self.expect_cookies(local, until);
         }
-        self.network.reassembly.put(batch.fragmented);
+        self.base.network.reassembly.put(batch.fragmented);
         let mut taken = Taken::default();
         for moved in batch.streams {
             let (id, tuple) = (moved.id, moved.tuple());
@@ -254,14 +255,15 @@ impl<M: Memory> Shard<M> {
                 Err(moved) => {
                     taken.refused.push(moved);
                     if let Some(tuple) = tuple {
-                        self.steering
+                        self.base
+                            .steering
                             .pins_mut()
                             .insert(Flow::stream(tuple), from, usize::MAX);
                     }
                 }
             }
         }
-        self.env.counters.connections_taken += taken.moved.len() as u64;
+        self.base.env.counters.connections_taken += taken.moved.len() as u64;
         taken
     }
 
@@ -274,16 +276,16 @@ impl<M: Memory> Shard<M> {
             match self.put_in(one, now) {
                 Ok(new) => moved.push((id, new)),
                 Err(mut lost) => {
-                    self.env.counters.connections_lost += 1;
+                    self.base.env.counters.connections_lost += 1;
                     // The other shard has pinned it here.
                     if let Some(tuple) = lost.tuple() {
-                        self.steering.note_lost(Flow::stream(tuple));
+                        self.base.steering.note_lost(Flow::stream(tuple));
                     }
                     let owner = lost.socket.owner;
                     let stream = lost.socket.stream_mut();
                     if let Some(block) = stream.and_then(|stream| stream.recv.block()) {
-                        self.memory.adopt(owner, block);
-                        self.memory.free(owner, block);
+                        self.base.memory.adopt(owner, block);
+                        self.base.memory.free(owner, block);
                     }
                 }
             }
@@ -293,7 +295,7 @@ impl<M: Memory> Shard<M> {
 
     /// Whether the connection at `index` is one that moves.
     fn may_move(&self, index: u32) -> bool {
-        let Some(socket) = self.sockets.get(index) else {
+        let Some(socket) = self.base.sockets.get(index) else {
             return false;
         };
         // A queue of a listener's is its shard's; so is a bound port; and both ends of a
@@ -304,8 +306,8 @@ impl<M: Memory> Shard<M> {
 
     /// Takes a connection out of everything that knows it here.
     fn take_out(&mut self, index: u32) -> Option<Moved> {
-        let id = SocketId::new(index, self.sockets.generation(index));
-        let mut socket = Box::new(self.sockets.remove(index)?);
+        let id = self.base.id_of(index);
+        let mut socket = Box::new(self.base.sockets.remove(index)?);
         self.wheel.cancel(index);
         if socket.marks.contains(Marks::COUNTED) {
             self.orphans.give(socket.owner);
@@ -318,21 +320,21 @@ impl<M: Memory> Shard<M> {
         self.ports.remove_connection(tuple.local(), reuse);
         stream.hop = Handle::NONE;
         stream.armed = Instant::NEVER;
-        stream.send.leave(&mut self.send_memory, owner);
+        stream.send.leave(&mut self.base.send_memory, owner);
         let received = match stream.recv.block() {
-            Some(block) if self.memory.hand_over(owner, block) => Vec::new(),
+            Some(block) if self.base.memory.hand_over(owner, block) => Vec::new(),
             _ => {
                 if stream.recv.is_folded() {
                     let mut sink = Sink {
                         ring: &mut stream.recv,
-                        memory: &mut self.memory,
+                        memory: &mut self.base.memory,
                         owner,
                         open: true,
-                        counters: &mut self.env.counters,
+                        counters: &mut self.base.env.counters,
                     };
                     stream.connection.drop_out_of_order(&mut sink);
                 }
-                stream.recv.take_bytes(&mut self.memory, owner)
+                stream.recv.take_bytes(&mut self.base.memory, owner)
             }
         };
         Some(Moved {
@@ -350,7 +352,7 @@ impl<M: Memory> Shard<M> {
             received,
         } = moved;
         let owner = socket.owner;
-        let full = self.sockets.is_full();
+        let full = self.base.sockets.is_full();
         let Some(stream) = socket.stream_mut().filter(|_| !full) else {
             return Err(Moved {
                 id,
@@ -359,7 +361,11 @@ impl<M: Memory> Shard<M> {
             });
         };
         let at = stream.consumed();
-        if !received.is_empty() && !stream.recv.store(&mut self.memory, owner, at, &received) {
+        if !received.is_empty()
+            && !stream
+                .recv
+                .store(&mut self.base.memory, owner, at, &received)
+        {
             return Err(Moved {
                 id,
                 socket,
@@ -367,43 +373,52 @@ impl<M: Memory> Shard<M> {
             });
         }
         if let Some(block) = stream.recv.block().filter(|_| received.is_empty()) {
-            self.memory.adopt(owner, block);
+            self.base.memory.adopt(owner, block);
         }
-        stream.send.join(&mut self.send_memory, owner);
+        stream.send.join(&mut self.base.send_memory, owner);
         stream.tuning.since = now.as_micros() as u32;
         let tuple = stream.endpoints.tuple();
         // The shard that it comes from shares its own.
-        let options = self.sharing.share(&socket.options);
+        let options = self.base.sharing.share(&socket.options);
         if let Some(stream) = socket.stream_mut() {
             stream
                 .connection
-                .configure(&self.env.config.tcp, &options.settings, now);
+                .configure(&self.base.env.config.tcp, &options.settings, now);
         }
         let reuse = options.reuse.address;
         socket.options = options;
         if socket.marks.contains(Marks::COUNTED) {
             self.orphans.take(owner);
         }
-        let Ok(index) = self.sockets.insert(*socket) else {
+        let Ok(index) = self.base.sockets.insert(*socket) else {
             unreachable!("there was room");
         };
         self.table.insert(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) {
+        if let Some(stream) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::stream_mut)
+        {
             stream.arm(&mut self.wheel, index);
         }
-        self.mark_changed(index);
+        self.base.mark_changed(index);
         self.mark_ready(index);
-        Ok(SocketId::new(index, self.sockets.generation(index)))
+        Ok(self.base.id_of(index))
     }
 
     /// SYN cookies that another shard's part of a listener has given out may come back here.
     fn expect_cookies(&mut self, local: SocketAddr, until: Instant) {
         let is_meant = |(_, socket): &(u32, &Socket)| matches!(&socket.kind, Kind::Listener(listener) if listener.local == local);
-        let meant = self.sockets.iter().filter(is_meant);
+        let meant = self.base.sockets.iter().filter(is_meant);
         let meant: Vec<u32> = meant.map(|(index, _)| index).collect();
         for index in meant {
-            let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+            let listener = self
+                .base
+                .sockets
+                .get_mut(index)
+                .and_then(Socket::listener_mut);
             if let Some(listener) = listener {
                 listener.cookies_until = listener.cookies_until.max(until);
             }

@@ -77,8 +77,8 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::NoSocket`], [`Error::NotConnected`].
     pub fn open_fast(&mut self, id: SocketId, now: Instant) -> Result<u16, Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let index = self.base.check(id)?;
+        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let without = socket.options.no_cookie;
         let stream = socket.stream_mut().ok_or(Error::NotConnected)?;
         let known = self
@@ -118,14 +118,14 @@ impl<M: Memory> Shard<M> {
             options,
             kind: Kind::Listener(listener),
             ..
-        }) = self.sockets.get(index)
+        }) = self.base.sockets.get(index)
         else {
             return Verdict::Plain;
         };
         let without = options.no_cookie;
         let offered = syn.options.fast_open();
         let keys = listener.fast_open_keys.as_deref();
-        let primary = keys.map_or(self.env.secrets.fast_open_key(), |keys| &keys.primary);
+        let primary = keys.map_or(self.base.env.secrets.fast_open_key(), |keys| &keys.primary);
         let own = fast_open_cookie(primary, tuple);
         let is = |cookie| offered.is_some_and(|offered| offered.as_bytes() == cookie);
         let old = keys.and_then(|keys| keys.backup.as_ref());
@@ -134,14 +134,14 @@ impl<M: Memory> Shard<M> {
             if listener.early < u32::from(options.fast_open) {
                 return Verdict::Early(Cookie::new(&own).filter(|_| old));
             }
-            self.env.counters.fast_opens_limited += 1;
+            self.base.env.counters.fast_opens_limited += 1;
             return Verdict::Plain;
         }
         let Some(offered) = offered else {
             return Verdict::Plain;
         };
-        self.env.counters.fast_opens_refused += u64::from(offered.is_some());
-        self.env.counters.fast_open_cookies_out += 1;
+        self.base.env.counters.fast_opens_refused += u64::from(offered.is_some());
+        self.base.env.counters.fast_open_cookies_out += 1;
         Cookie::new(&own).map_or(Verdict::Plain, Verdict::Give)
     }
 
@@ -165,15 +165,16 @@ impl<M: Memory> Shard<M> {
         let Some(index) = made else {
             return false;
         };
-        self.env.counters.fast_opens += 1;
+        self.base.env.counters.fast_opens += 1;
         if let Some(listener) = self
+            .base
             .sockets
             .get_mut(listener)
             .and_then(Socket::listener_mut)
         {
             listener.early += 1;
         }
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return false;
         };
         // The program may read and write at once.
@@ -186,14 +187,14 @@ impl<M: Memory> Shard<M> {
         {
             let mut sink = Sink {
                 ring: &mut stream.recv,
-                memory: &mut self.memory,
+                memory: &mut self.base.memory,
                 owner: *owner,
                 open: true,
-                counters: &mut self.env.counters,
+                counters: &mut self.base.env.counters,
             };
             stream
                 .connection
-                .take_early(&self.env.config.tcp, syn, &mut sink, now);
+                .take_early(&self.base.env.config.tcp, syn, &mut sink, now);
         }
         self.apply_state_change(index);
         true
@@ -202,7 +203,7 @@ impl<M: Memory> Shard<M> {
     /// Something has become of a connection that was opened fast, if it was: its handshake is
     /// complete, it is over, or its SYN was not answered.
     pub(crate) fn note_fast_open(&mut self, index: u32, now: Instant) {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return;
         };
         let early = socket.marks.contains(Marks::EARLY);
@@ -213,15 +214,17 @@ impl<M: Memory> Shard<M> {
         let (at, remote) = (stream.listener, stream.endpoints.tuple().remote_ip());
         let news = stream.connection.take_fast_open_news();
         let mss = stream.connection.path_max_segment();
-        if early && let Some(listener) = self.sockets.get_mut(at).and_then(Socket::listener_mut) {
+        if early
+            && let Some(listener) = self.base.sockets.get_mut(at).and_then(Socket::listener_mut)
+        {
             listener.early = listener.early.saturating_sub(1);
         }
         let Some(news) = news else {
             return;
         };
-        self.env.counters.fast_opens_lost += u64::from(news.lost);
+        self.base.env.counters.fast_opens_lost += u64::from(news.lost);
         let Some(known) = self.cookies.entry(remote) else {
-            self.env.counters.fast_open_cookies_refused += 1;
+            self.base.env.counters.fast_open_cookies_refused += 1;
             return;
         };
         if let Some(cookie) = news.cookie {

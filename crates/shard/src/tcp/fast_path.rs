@@ -36,7 +36,7 @@ impl<M: Memory> Shard<M> {
         let (src, dst) = (word(26), word(30));
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *heads;
         let total_len = (first & 0xffff) as usize;
-        let expected = Mac([d0, d1, d2, d3, d4, d5]) == self.env.config.mac
+        let expected = Mac([d0, d1, d2, d3, d4, d5]) == self.base.env.config.mac
             && heads[12..14] == EtherType::IPV4.0.to_be_bytes()
             // Version and header length; no fragment; protocol; hops left.
             && first >> 24 == 0x45
@@ -74,11 +74,11 @@ impl<M: Memory> Shard<M> {
             if self.predicted_input::<false>(index, &segment, from, now)
                 || self.predicted_input::<true>(index, &segment, from, now)
             {
-                self.env.counters.segments_in += 1;
+                self.base.env.counters.segments_in += 1;
                 return true;
             }
         }
-        if !self.network.v4.takes(local) || !self.network.v4.is_valid_source(remote) {
+        if !self.base.network.v4.takes(local) || !self.base.network.v4.is_valid_source(remote) {
             return false;
         }
         self.tcp_input((local, remote), bytes, checksum, marked, from, now);
@@ -97,7 +97,7 @@ impl<M: Memory> Shard<M> {
         from: Mac,
         now: Instant,
     ) -> bool {
-        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+        let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) else {
             return false;
         };
         let marks = socket.marks;
@@ -110,12 +110,12 @@ impl<M: Memory> Shard<M> {
         }
         let mut sink = Sink {
             ring: &mut stream.recv,
-            memory: &mut self.memory,
+            memory: &mut self.base.memory,
             owner: socket.owner,
             open: !marks.contains(Marks::ORPHAN),
-            counters: &mut self.env.counters,
+            counters: &mut self.base.env.counters,
         };
-        let config = &self.env.config.tcp;
+        let config = &self.base.env.config.tcp;
         let connection = &mut stream.connection;
         let taken = match LAST {
             false => connection.on_predicted_segment(config, segment, &mut sink, now),
@@ -126,22 +126,30 @@ impl<M: Memory> Shard<M> {
         }
         let events = stream.connection.take_events();
         if events.contains(Events::WRITABLE) {
-            self.network.neighbours.confirm(stream.hop, from, now);
+            self.base.network.neighbours.confirm(stream.hop, from, now);
             if stream.send.release(
                 stream.connection.acked(),
-                &mut self.send_memory,
+                &mut self.base.send_memory,
                 socket.owner,
             ) && socket.options.send_buffer.is_none()
             {
-                stream.tune_send(&self.env.config.buffers);
+                stream.tune_send(&self.base.env.config.buffers);
             }
         }
         if !(events - (Events::READABLE | Events::WRITABLE)).is_empty() {
-            self.env.counters.note(events, marks);
-            socket.note(events, &self.env.config.buffers, &mut self.send_memory);
+            self.base.env.counters.note(events, marks);
+            socket.note(
+                events,
+                &self.base.env.config.buffers,
+                &mut self.base.send_memory,
+            );
         }
         if !events.is_empty() {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+            note_changed(
+                &mut self.base.changed,
+                SocketId::new(index, generation),
+                socket,
+            );
         }
         self.ready.add(index, socket);
         true

@@ -50,13 +50,13 @@ impl<M: Memory> Shard<M> {
         from: Mac,
         now: Instant,
     ) {
-        self.env.counters.segments_in += 1;
+        self.base.env.counters.segments_in += 1;
         if checksum == ChecksumState::Unchecked && !A::verify(remote, local, PROTOCOL_TCP, bytes) {
-            self.env.counters.tcp_checksum += 1;
+            self.base.env.counters.tcp_checksum += 1;
             return;
         }
         let Ok(mut segment) = Segment::parse(bytes) else {
-            self.env.counters.tcp_malformed += 1;
+            self.base.env.counters.tcp_malformed += 1;
             return;
         };
         segment.marked = marked;
@@ -86,14 +86,14 @@ impl<M: Memory> Shard<M> {
             Some(Place::Stream(index)) => self.stream_input(index, segment, from, now),
             Some(Place::HalfOpen(index)) => self.half_open_input(index, segment, from, now),
             Some(Place::TimeWait(index)) => self.time_wait_input(index, tuple, segment, now),
-            None if from.is_some() && self.is_misrouted(tuple) => {}
+            None if from.is_some() && self.base.is_misrouted(tuple) => {}
             None => self.listener_input(tuple, segment, from, None, now),
         }
     }
 
     #[inline(never)]
     fn stream_input(&mut self, index: u32, segment: &Segment<'_>, from: Option<Mac>, now: Instant) {
-        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+        let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) else {
             return;
         };
         let Socket {
@@ -107,32 +107,40 @@ impl<M: Memory> Shard<M> {
         };
         let mut sink = Sink {
             ring: &mut stream.recv,
-            memory: &mut self.memory,
+            memory: &mut self.base.memory,
             owner: *owner,
             open: !marks.contains(Marks::ORPHAN),
-            counters: &mut self.env.counters,
+            counters: &mut self.base.env.counters,
         };
         let acked = stream.connection.acked();
         let block = sink.ring.block();
         stream
             .connection
-            .on_segment(&self.env.config.tcp, segment, &mut sink, now);
+            .on_segment(&self.base.env.config.tcp, segment, &mut sink, now);
         // Whoever reads the ring must learn that it has moved, also when only bytes out of order
         // came.
         let moved = sink.ring.block() != block;
         if let Some(from) = from
             && stream.connection.acked() > acked
         {
-            self.network.neighbours.confirm(stream.hop, from, now);
+            self.base.network.neighbours.confirm(stream.hop, from, now);
         }
         let events = stream.connection.take_events();
         let opened = events.contains(Events::ESTABLISHED);
         if !events.is_empty() {
-            self.env.counters.note(events, *marks);
-            socket.note(events, &self.env.config.buffers, &mut self.send_memory);
+            self.base.env.counters.note(events, *marks);
+            socket.note(
+                events,
+                &self.base.env.config.buffers,
+                &mut self.base.send_memory,
+            );
         }
         if moved || !events.is_empty() {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+            note_changed(
+                &mut self.base.changed,
+                SocketId::new(index, generation),
+                socket,
+            );
         }
         let fast = opened && socket.is_opened_fast();
         self.ready.add(index, socket);
@@ -143,7 +151,7 @@ impl<M: Memory> Shard<M> {
 
     /// Takes note of what has happened to a connection, and puts it in line to be served.
     pub(crate) fn apply_state_change(&mut self, index: u32) {
-        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+        let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) else {
             return;
         };
         let Some(stream) = socket.stream_mut() else {
@@ -151,9 +159,17 @@ impl<M: Memory> Shard<M> {
         };
         let events = stream.connection.take_events();
         if !events.is_empty() {
-            self.env.counters.note(events, socket.marks);
-            socket.note(events, &self.env.config.buffers, &mut self.send_memory);
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+            self.base.env.counters.note(events, socket.marks);
+            socket.note(
+                events,
+                &self.base.env.config.buffers,
+                &mut self.base.send_memory,
+            );
+            note_changed(
+                &mut self.base.changed,
+                SocketId::new(index, generation),
+                socket,
+            );
         }
         self.ready.add(index, socket);
     }
@@ -175,12 +191,16 @@ impl<M: Memory> Shard<M> {
             }
             return;
         }
-        match pending.state.on_segment(&self.env.config.tcp, segment, now) {
+        match pending
+            .state
+            .on_segment(&self.base.env.config.tcp, segment, now)
+        {
             HalfOpenVerdict::Ignore => {}
             HalfOpenVerdict::Reply(outgoing) => {
                 let tuple = pending.tuple;
-                self.network
-                    .reply(&mut self.env.counters, Reply::Segment(tuple, outgoing));
+                self.base
+                    .network
+                    .reply(&mut self.base.env.counters, Reply::Segment(tuple, outgoing));
             }
             HalfOpenVerdict::Drop => self.forget_half_open(index),
             HalfOpenVerdict::Establish => {
@@ -188,6 +208,7 @@ impl<M: Memory> Shard<M> {
                     (pending.listener, pending.tuple, pending.state.clone());
                 if let Some(stream) = self.establish(listener, tuple, &state, now) {
                     if let Some(listener) = self
+                        .base
                         .sockets
                         .get_mut(listener)
                         .and_then(Socket::listener_mut)
@@ -206,13 +227,16 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let deadline = waiting.state.deadline();
-        let verdict = waiting.state.on_segment(&self.env.config.tcp, segment, now);
+        let verdict = waiting
+            .state
+            .on_segment(&self.base.env.config.tcp, segment, now);
         let renewed = waiting.state.deadline() != deadline;
         match verdict {
             TimeWaitVerdict::Ignore => {}
-            TimeWaitVerdict::Reply(outgoing) => self
-                .network
-                .reply(&mut self.env.counters, Reply::Segment(*tuple, outgoing)),
+            TimeWaitVerdict::Reply(outgoing) => self.base.network.reply(
+                &mut self.base.env.counters,
+                Reply::Segment(*tuple, outgoing),
+            ),
             TimeWaitVerdict::Reopen { after } => {
                 if self.listener_for(tuple).is_some() {
                     self.forget_time_wait(index);
@@ -246,7 +270,7 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) {
         let Some(listener) = self.listener_for(tuple) else {
-            self.env.counters.tcp_no_socket += 1;
+            self.base.env.counters.tcp_no_socket += 1;
             self.reset(tuple, segment, now);
             return;
         };
@@ -275,38 +299,38 @@ impl<M: Memory> Shard<M> {
             owner,
             kind: Kind::Listener(listener),
             ..
-        }) = self.sockets.get_mut(index)
+        }) = self.base.sockets.get_mut(index)
         else {
             return;
         };
         // As on Linux: no new handshakes while those that are done cannot be handed over.
         let (asks, owner) = (listener.asks, *owner);
         let unasked = listener.requests.len() > listener.backlog.limit as usize;
-        if unasked || listener.backlog.is_full(&self.memory, owner) {
-            self.env.counters.listen_overflows += 1;
+        if unasked || listener.backlog.is_full(&self.base.memory, owner) {
+            self.base.env.counters.listen_overflows += 1;
             return;
         }
-        let Some(Socket { options, .. }) = self.sockets.get(index) else {
+        let Some(Socket { options, .. }) = self.base.sockets.get(index) else {
             return;
         };
         let Some(mut open) = self.open_parameters(tuple, options, now) else {
-            self.env.counters.ip_no_route += 1;
+            self.base.env.counters.ip_no_route += 1;
             return;
         };
         if let Some(after) = after {
             open.begin_after(after);
         }
         if !self.half_open.has_room(owner) {
-            self.env.counters.half_open_limited += u64::from(!self.half_open.is_full());
+            self.base.env.counters.half_open_limited += u64::from(!self.half_open.is_full());
             // Whoever is asked first cannot be asked about a cookie.
             if asks {
-                self.env.counters.listen_overflows += 1;
+                self.base.env.counters.listen_overflows += 1;
             } else {
                 self.send_cookie(index, tuple, syn, open, now);
             }
             return;
         }
-        let state = HalfOpen::new(&self.env.config.tcp, &options.tcp, open, syn, now);
+        let state = HalfOpen::new(&self.base.env.config.tcp, &options.tcp, open, syn, now);
         let fast = options.fast_open > 0 && !asks;
         let mut reply = state.reply(now);
         if fast {
@@ -331,14 +355,20 @@ impl<M: Memory> Shard<M> {
             return;
         };
         self.table.add(*tuple, Place::HalfOpen(half_open));
-        if let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) {
+        if let Some(listener) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::listener_mut)
+        {
             listener.half_open += 1;
         }
         if asks {
             self.note_request(index, half_open);
         } else {
-            self.network
-                .reply(&mut self.env.counters, Reply::Segment(*tuple, reply));
+            self.base
+                .network
+                .reply(&mut self.base.env.counters, Reply::Segment(*tuple, reply));
         }
     }
 
@@ -351,7 +381,7 @@ impl<M: Memory> Shard<M> {
         mut open: Open,
         now: Instant,
     ) {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(socket) = self.base.sockets.get_mut(index) else {
             return;
         };
         let options = socket.options.clone();
@@ -359,9 +389,9 @@ impl<M: Memory> Shard<M> {
             return;
         };
         listener.cookies_until = now + syn_cookie::LIFETIME;
-        open.iss = syn_cookie::sequence(&self.env.secrets, tuple, syn, now);
+        open.iss = syn_cookie::sequence(&self.base.env.secrets, tuple, syn, now);
         let mut reply =
-            HalfOpen::new(&self.env.config.tcp, &options.tcp, open, syn, now).reply(now);
+            HalfOpen::new(&self.base.env.config.tcp, &options.tcp, open, syn, now).reply(now);
         match &mut reply.options.timestamps {
             Some(timestamps) => {
                 let ecn = reply.flags.contains(Flags::ECE);
@@ -369,9 +399,10 @@ impl<M: Memory> Shard<M> {
             }
             None => reply.flags.remove(Flags::ECE),
         }
-        self.env.counters.cookies_sent += 1;
-        self.network
-            .reply(&mut self.env.counters, Reply::Segment(*tuple, reply));
+        self.base.env.counters.cookies_sent += 1;
+        self.base
+            .network
+            .reply(&mut self.base.env.counters, Reply::Segment(*tuple, reply));
     }
 
     /// Makes a connection of an ACK that brings a good cookie back; false when it does not.
@@ -387,15 +418,15 @@ impl<M: Memory> Shard<M> {
             options,
             kind: Kind::Listener(listener),
             ..
-        }) = self.sockets.get(index)
+        }) = self.base.sockets.get(index)
         else {
             return false;
         };
         if listener.cookies_until < now {
             return false;
         }
-        let Some(syn) = syn_cookie::recall(&self.env.secrets, tuple, ack, now) else {
-            self.env.counters.cookies_refused += 1;
+        let Some(syn) = syn_cookie::recall(&self.base.env.secrets, tuple, ack, now) else {
+            self.base.env.counters.cookies_refused += 1;
             return false;
         };
         let Some(mut open) = self.open_parameters(tuple, options, now) else {
@@ -408,13 +439,13 @@ impl<M: Memory> Shard<M> {
             defer_accept: 0,
             ..options.tcp
         };
-        let mut state = HalfOpen::new(&self.env.config.tcp, &settings, open, &syn, sent);
-        if state.on_segment(&self.env.config.tcp, ack, now) != HalfOpenVerdict::Establish {
+        let mut state = HalfOpen::new(&self.base.env.config.tcp, &settings, open, &syn, sent);
+        if state.on_segment(&self.base.env.config.tcp, ack, now) != HalfOpenVerdict::Establish {
             return false;
         }
         // When the listener has no room, the peer comes again.
         if let Some(stream) = self.establish(index, *tuple, &state, now) {
-            self.env.counters.cookies_accepted += 1;
+            self.base.env.counters.cookies_accepted += 1;
             self.stream_input(stream, ack, from, now);
         }
         true
@@ -428,7 +459,7 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Option<Open> {
         let mss = self.segment_size(tuple.remote_ip(), options)?;
-        let numbers = self.env.secrets.numbers(tuple, now);
+        let numbers = self.base.env.secrets.numbers(tuple, now);
         Some(Open {
             iss: Seq(numbers.sequence),
             timestamp_offset: numbers.timestamp_offset,
@@ -437,13 +468,13 @@ impl<M: Memory> Shard<M> {
                 Tuple::V4(_) => DEFAULT_SEGMENT_V4,
                 Tuple::V6(_) => DEFAULT_SEGMENT_V6,
             },
-            receive_limit: autotuning::first_limits(options, &self.env.config.buffers, mss).1,
+            receive_limit: autotuning::first_limits(options, &self.base.env.config.buffers, mss).1,
         })
     }
 
     /// The largest segment that we announce to `remote`; `None` when there is no route.
     pub(crate) fn segment_size(&self, remote: IpAddr, options: &Options) -> Option<u16> {
-        let mss = self.network.first_mtu(&self.env, remote)? - headers_len(remote);
+        let mss = self.base.network.first_mtu(&self.base.env, remote)? - headers_len(remote);
         Some(options.tcp.max_segment.map_or(mss, |limit| limit.min(mss)))
     }
 
@@ -454,8 +485,9 @@ impl<M: Memory> Shard<M> {
     /// [`crate::Error::NoSocket`], [`crate::Error::NotConnected`].
     pub fn path_mtu(&self, id: SocketId, now: Instant) -> Result<u16, crate::Error> {
         let socket = self
+            .base
             .sockets
-            .get(self.check(id)?)
+            .get(self.base.check(id)?)
             .ok_or(crate::Error::NoSocket)?;
         let remote = match socket.stream() {
             Some(stream) if !socket.marks.contains(Marks::DEAD) => {
@@ -464,10 +496,11 @@ impl<M: Memory> Shard<M> {
             _ => return Err(crate::Error::NotConnected),
         };
         let first = self
+            .base
             .network
-            .first_mtu(&self.env, remote)
+            .first_mtu(&self.base.env, remote)
             .ok_or(crate::Error::NotConnected)?;
-        let known = self.network.path_mtus.get(remote, now);
+        let known = self.base.network.path_mtus.get(remote, now);
         Ok(known.map_or(first, |mtu| first.min(mtu)))
     }
 
@@ -480,7 +513,7 @@ impl<M: Memory> Shard<M> {
     pub(crate) fn fields(&self, tuple: &Tuple, options: &Options) -> IpFields {
         let flow_label = match tuple {
             Tuple::V4(_) => 0,
-            Tuple::V6(_) => self.env.secrets.flow_label(tuple),
+            Tuple::V6(_) => self.base.env.secrets.flow_label(tuple),
         };
         IpFields::new(tuple, options, flow_label)
     }
@@ -491,12 +524,14 @@ impl<M: Memory> Shard<M> {
             return;
         };
         if !self.reset_limit.allow(now) {
-            self.env.counters.resets_limited += 1;
+            self.base.env.counters.resets_limited += 1;
             return;
         }
-        self.env.counters.resets_out += 1;
-        self.network
-            .reply(&mut self.env.counters, Reply::Segment(*tuple, outgoing));
+        self.base.env.counters.resets_out += 1;
+        self.base.network.reply(
+            &mut self.base.env.counters,
+            Reply::Segment(*tuple, outgoing),
+        );
     }
 
     /// Takes the connection at `index` out of the tables: it is over, and its last segment is out.
@@ -507,16 +542,16 @@ impl<M: Memory> Shard<M> {
             marks,
             options,
             kind: Kind::Stream(stream),
-        }) = self.sockets.get_mut(index)
+        }) = self.base.sockets.get_mut(index)
         else {
             return;
         };
         let (tuple, reuse, owner) = (stream.endpoints.tuple(), options.reuse.address, *owner);
         self.wheel.cancel(index);
-        stream.send.free(&mut self.send_memory, owner);
+        stream.send.free(&mut self.base.send_memory, owner);
         let state = stream.connection.state();
         let time_wait = if state == State::TimeWait {
-            stream.connection.time_wait(&self.env.config.tcp, now)
+            stream.connection.time_wait(&self.base.env.config.tcp, now)
         } else {
             None
         };
@@ -528,21 +563,26 @@ impl<M: Memory> Shard<M> {
             marks.contains(Marks::COUNTED),
         );
         if orphan {
-            stream.recv.free(&mut self.memory, owner);
+            stream.recv.free(&mut self.base.memory, owner);
         }
         if early {
             self.note_fast_open(index, now);
         }
-        let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+        let Some(stream) = self
+            .base
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::stream_mut)
+        else {
             return;
         };
         let waiting = time_wait.and_then(|state| {
             let timestamps = stream.connection.timestamps();
             let place = self.time_wait.insert(tuple, state, reuse, timestamps, now);
             if place.is_some() {
-                self.env.counters.time_waits += 1;
+                self.base.env.counters.time_waits += 1;
             } else {
-                self.env.counters.time_wait_overflow += 1;
+                self.base.env.counters.time_wait_overflow += 1;
             }
             place
         });
@@ -554,12 +594,12 @@ impl<M: Memory> Shard<M> {
             }
         }
         if orphan {
-            self.sockets.discard(index);
+            self.base.sockets.discard(index);
             if counted {
                 self.orphans.give(owner);
             }
         } else {
-            self.mark_changed(index);
+            self.base.mark_changed(index);
         }
     }
 }
@@ -687,11 +727,11 @@ mod tests {
         }
         let server = shard.accept(listener).expect("connected");
         shard.send(client, b"forged", true).expect("room");
-        let socket = shard.sockets.get_mut(client.index());
+        let socket = shard.base.sockets.get_mut(client.index());
         let stream = socket.and_then(Socket::stream_mut).expect("a connection");
         let plain = stream
             .connection
-            .poll_transmit_fast(&shard.env.config.tcp, now);
+            .poll_transmit_fast(&shard.base.env.config.tcp, now);
         let plain = plain.expect("a segment");
         let stations = Stations {
             to: MAC,

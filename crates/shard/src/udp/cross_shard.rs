@@ -11,10 +11,10 @@ use millrace_wire::record::{LEN, Record};
 
 use super::errors::QUOTE_MAX;
 use super::receive::DatagramInfo;
+use super::state::Udp;
+use crate::base::Base;
 use crate::connection_table::Tuple;
 use crate::memory::Memory;
-use crate::output::reply_queue::Reply;
-use crate::shard::Shard;
 use crate::socket::Kind;
 use crate::steering::Flow;
 
@@ -32,11 +32,15 @@ pub(super) enum Crossing {
     Refused = 1,
 }
 
-impl<M: Memory> Shard<M> {
+impl Udp {
     /// The other shard that a datagram between two sockets of this host is for, if it is one: that
     /// of the socket that was found.
-    pub(super) fn shard_of_datagram(&self, found: Option<u32>) -> Option<u16> {
-        match self.sockets.get(found?).map(|socket| &socket.kind) {
+    pub(super) fn shard_of_datagram<M: Memory>(
+        &self,
+        base: &Base<M>,
+        found: Option<u32>,
+    ) -> Option<u16> {
+        match base.sockets.get(found?).map(|socket| &socket.kind) {
             Some(Kind::Datagram(datagram)) => datagram.home,
             _ => None,
         }
@@ -44,29 +48,34 @@ impl<M: Memory> Shard<M> {
 
     /// The other shard that may have a socket for a datagram between two sockets of this host that
     /// is no socket's here.
-    pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
-        let steer = self.env.config.steer.as_ref()?;
+    pub(super) fn other_shard_for<M: Memory>(
+        &self,
+        base: &Base<M>,
+        receiver: &Tuple,
+    ) -> Option<u16> {
+        let steer = base.env.config.steer.as_ref()?;
         match steer.owner(receiver) {
             NOBODY => None,
             owner if owner != steer.own => Some(owner),
-            _ => self.steering.pins().get(&Flow::datagrams(*receiver)),
+            _ => base.steering.pins().get(&Flow::datagrams(*receiver)),
         }
     }
 
     /// Queues a datagram for another shard, or for all others.
-    pub(super) fn cross(
+    pub(super) fn cross<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         what: Crossing,
         to: Option<u16>,
         arrived: &DatagramInfo,
         payload: &[u8],
     ) {
-        let Some(steer) = &self.env.config.steer else {
+        let Some(steer) = &base.env.config.steer else {
             return;
         };
         let own = steer.own;
-        if self.udp.crossing.len() >= CROSSING_MAX {
-            self.env.counters.udp_crossing_full += 1;
+        if self.crossing.len() >= CROSSING_MAX {
+            base.env.counters.udp_crossing_full += 1;
             return;
         }
         let record = Record {
@@ -79,27 +88,22 @@ impl<M: Memory> Shard<M> {
             segment_size: arrived.segment_size,
             dropped: 0,
         };
-        let mut bytes = self.network.replies.buffer();
+        let mut bytes = base.network.replies.buffer();
         bytes.extend_from_slice(&record.emit());
         bytes.extend_from_slice(&own.to_ne_bytes());
         bytes.push(what as u8);
         bytes.extend_from_slice(payload);
-        self.udp.crossing.push_back((to, bytes));
+        self.crossing.push_back((to, bytes));
     }
 
     /// The next datagram that another shard is to deliver, or with none all others, as
     /// [`crate::Arrival::Local`].
-    pub fn take_crossing(&mut self) -> Option<(Option<u16>, Vec<u8>)> {
-        self.udp.crossing.pop_front()
-    }
-
-    /// Takes its buffer back.
-    pub fn return_crossing(&mut self, bytes: Vec<u8>) {
-        self.network.replies.recycle(Reply::Packet(bytes));
+    pub(crate) fn take_crossing(&mut self) -> Option<(Option<u16>, Vec<u8>)> {
+        self.crossing.pop_front()
     }
 
     /// Takes in what another shard has handed over.
-    pub(crate) fn crossed_input(&mut self, bytes: &[u8]) {
+    pub(crate) fn crossed_input<M: Memory>(&mut self, base: &mut Base<M>, bytes: &[u8]) {
         let Some((head, payload)) = bytes.split_first_chunk::<HEAD>() else {
             return;
         };
@@ -115,11 +119,11 @@ impl<M: Memory> Shard<M> {
             class: record.class,
             segment_size: record.segment_size,
         };
-        let to_many = self
+        let to_many = base
             .network
             .is_multicast_or_broadcast(IpAddr::to_canonical(&record.to));
         if to_many {
-            self.deliver_multicast_or_broadcast(&arrived, payload);
+            self.deliver_multicast_or_broadcast(base, &arrived, payload);
             return;
         }
         let Some(tuple) = Tuple::new(arrived.to, arrived.from) else {
@@ -127,20 +131,20 @@ impl<M: Memory> Shard<M> {
         };
         if what == Crossing::Refused as u8 {
             let sent = tuple.reversed();
-            if let Some(index) = self.find_datagram(&sent) {
-                self.refuse_here(index, &sent, payload);
+            if let Some(index) = self.find_datagram(base, &sent) {
+                self.refuse_here(base, index, &sent, payload);
             }
             return;
         }
-        match self.find_datagram(&tuple) {
-            Some(index) => self.store_datagram(index, &arrived, payload),
-            None if let Some(shard) = self.steering.pins().get(&Flow::datagrams(tuple)) => {
-                self.cross(Crossing::Datagram, Some(shard), &arrived, payload);
+        match self.find_datagram(base, &tuple) {
+            Some(index) => self.store_datagram(base, index, &arrived, payload),
+            None if let Some(shard) = base.steering.pins().get(&Flow::datagrams(tuple)) => {
+                self.cross(base, Crossing::Datagram, Some(shard), &arrived, payload);
             }
             None => {
-                self.env.counters.udp_no_port += 1;
+                base.env.counters.udp_no_port += 1;
                 let quoted = &payload[..payload.len().min(QUOTE_MAX)];
-                self.cross(Crossing::Refused, Some(origin), &arrived, quoted);
+                self.cross(base, Crossing::Refused, Some(origin), &arrived, quoted);
             }
         }
     }

@@ -4,38 +4,21 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_tcp::Instant;
 
-use super::{Datagram, REPORTS_MAX};
+use super::socket::{Datagram, Report};
+use super::state::Udp;
+use crate::base::Base;
 use crate::connection_table::Tuple;
 use crate::error::{Error, errno};
 use crate::memory::Memory;
-use crate::shard::Shard;
 use crate::socket::{Kind, SocketId};
 
 /// Paths of less nobody is believed to have (Linux's `min_pmtu`; RFC 8200 5).
 const LEAST_V4: u16 = 552;
 const LEAST_V6: u16 = 1280;
+/// Errors that wait to be read from one socket; further ones are dropped.
+const REPORTS_MAX: usize = 16;
 /// Bytes of a datagram that a report quotes at most.
 pub(super) const QUOTE_MAX: usize = 416;
-
-/// An error with its particulars, as Linux's error queue has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The errno.
-    pub errno: i32,
-    /// Type of the ICMP message.
-    pub kind: u8,
-    /// Its code.
-    pub code: u8,
-    /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0
-    /// if the message says neither.
-    pub info: u32,
-    /// The sender of the message.
-    pub offender: IpAddr,
-    /// The destination of the datagram.
-    pub to: SocketAddr,
-    /// The start of what it carried, as far as the message quotes it.
-    pub payload: Box<[u8]>,
-}
 
 /// An ICMP error about a datagram.
 pub(crate) struct Failure<'a> {
@@ -50,56 +33,69 @@ pub(crate) struct Failure<'a> {
     pub payload: &'a [u8],
 }
 
-impl<M: Memory> Shard<M> {
+impl Udp {
     /// Gives an error to the socket that sent the datagram from `tuple.local` to `tuple.remote`.
-    pub(crate) fn datagram_error(&mut self, tuple: &Tuple, failure: &Failure<'_>, now: Instant) {
-        let found = self.find_datagram(tuple);
-        let home = self.shard_of_datagram(found);
+    pub(crate) fn datagram_error<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        tuple: &Tuple,
+        failure: &Failure<'_>,
+        now: Instant,
+    ) {
+        let found = self.find_datagram(base, tuple);
+        let home = self.shard_of_datagram(base, found);
         let Some(index) = found.filter(|_| home.is_none()) else {
-            if !self.is_datagram_misrouted(home, tuple) {
-                self.env.counters.icmp_errors_unmatched += 1;
+            if !base.is_datagram_misrouted(home, tuple) {
+                base.env.counters.icmp_errors_unmatched += 1;
             }
             return;
         };
-        self.env.counters.icmp_errors_in += 1;
+        base.env.counters.icmp_errors_in += 1;
         if failure.errno == errno::EMSGSIZE {
             let remote = tuple.remote_ip();
             let least = if remote.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
             let mtu = failure.info.min(u32::from(u16::MAX)) as u16;
-            let learned = self.network.path_mtus.learn(remote, mtu.max(least), now);
-            self.env.counters.paths_refused += u64::from(!learned);
+            let learned = base.network.path_mtus.learn(remote, mtu.max(least), now);
+            base.env.counters.paths_refused += u64::from(!learned);
             // IP_MTU tells.
-            self.mark_changed(index);
+            base.mark_changed(index);
         }
-        self.fail_datagram(index, tuple, failure);
+        self.fail_datagram(base, index, tuple, failure);
     }
 
     /// A datagram of the socket at `index` has failed.
-    pub(crate) fn fail_datagram(&mut self, index: u32, tuple: &Tuple, failure: &Failure<'_>) {
+    pub(crate) fn fail_datagram<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        tuple: &Tuple,
+        failure: &Failure<'_>,
+    ) {
         let Some(Kind::Datagram(datagram)) =
-            self.sockets.get_mut(index).map(|socket| &mut socket.kind)
+            base.sockets.get_mut(index).map(|socket| &mut socket.kind)
         else {
             return;
         };
         if datagram.note(tuple.remote(), failure) {
-            self.mark_changed(index);
+            base.mark_changed(index);
         }
     }
 
     /// The oldest error that waits, with its particulars (`MSG_ERRQUEUE`); once.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when there is none, [`Error::NotSupported`] on a stream.
-    pub fn take_report(&mut self, id: SocketId) -> Result<Report, Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+    pub(crate) fn take_report<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+    ) -> Result<Report, Error> {
+        let index = base.check(id)?;
+        let socket = base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let Kind::Datagram(datagram) = &mut socket.kind else {
             return Err(Error::NotSupported);
         };
         let report = datagram.reports.pop_front().ok_or(Error::WouldBlock)?;
         // Linux: the error that is pending is that of the oldest one left.
         datagram.error = datagram.reports.front().map_or(0, |next| next.errno);
-        self.mark_changed(index);
+        base.mark_changed(index);
         Ok(report)
     }
 }

@@ -7,10 +7,12 @@ use millrace_wire::offload::ChecksumState;
 use millrace_wire::udp;
 
 use super::receive::DatagramInfo;
+use super::socket::Datagram;
+use super::state::Udp;
+use crate::base::Base;
 use crate::connection_table::{Pair, Place, Tuple};
 use crate::ip::family::Family;
 use crate::memory::Memory;
-use crate::shard::Shard;
 use crate::socket::{Device, Kind, Socket};
 use crate::steering::Arrival;
 
@@ -37,11 +39,15 @@ enum Receiver {
     Nobody,
 }
 
-impl<M: Memory> Shard<M> {
+impl Udp {
     /// Takes in a datagram; false if nobody here wants it, so that its sender is to be told.
-    pub(crate) fn udp_input<A: Family + Into<IpAddr>>(&mut self, packet: &Packet<'_, A>) -> bool {
+    pub(crate) fn udp_input<M: Memory, A: Family + Into<IpAddr>>(
+        &mut self,
+        base: &mut Base<M>,
+        packet: &Packet<'_, A>,
+    ) -> bool {
         let Ok(datagram) = udp::Datagram::parse(packet.bytes) else {
-            self.env.counters.udp_malformed += 1;
+            base.env.counters.udp_malformed += 1;
             return true;
         };
         // RFC 768: 0 is no checksum. RFC 8200 8.1: over IPv6 there must be one.
@@ -51,7 +57,7 @@ impl<M: Memory> Shard<M> {
             _ => A::verify(packet.src, packet.dst, udp::PROTOCOL, datagram.bytes),
         };
         if !verified {
-            self.env.counters.udp_checksum += 1;
+            base.env.counters.udp_checksum += 1;
             return true;
         }
         let tuple = A::tuple(Pair {
@@ -68,16 +74,16 @@ impl<M: Memory> Shard<M> {
             segment_size: packet.segment_size,
         };
         if packet.is_multicast_or_broadcast {
-            let steer = self.env.config.steer.as_ref();
-            self.steering.copy_to_all_shards(steer);
-            self.deliver_multicast_or_broadcast(&arrived, datagram.payload());
+            let steer = base.env.config.steer.as_ref();
+            base.steering.copy_to_all_shards(steer);
+            self.deliver_multicast_or_broadcast(base, &arrived, datagram.payload());
             return true;
         }
-        match self.receiver(&tuple) {
-            Receiver::Here(index) => self.store_datagram(index, &arrived, datagram.payload()),
+        match self.receiver(base, &tuple) {
+            Receiver::Here(index) => self.store_datagram(base, index, &arrived, datagram.payload()),
             Receiver::Elsewhere => {}
             Receiver::Nobody => {
-                self.env.counters.udp_no_port += 1;
+                base.env.counters.udp_no_port += 1;
                 return false;
             }
         }
@@ -86,62 +92,63 @@ impl<M: Memory> Shard<M> {
 
     /// The most specific of the sockets that a datagram may be for: connected to its sender, bound
     /// to its destination, bound to all.
-    fn receiver(&mut self, tuple: &Tuple) -> Receiver {
-        let found = self.find_datagram(tuple);
-        let home = self.shard_of_datagram(found);
+    fn receiver<M: Memory>(&mut self, base: &mut Base<M>, tuple: &Tuple) -> Receiver {
+        let found = self.find_datagram(base, tuple);
+        let home = self.shard_of_datagram(base, found);
         match (found, home) {
             (Some(index), None) => Receiver::Here(index),
-            _ if self.is_datagram_misrouted(home, tuple) => Receiver::Elsewhere,
-            _ => self.udp.any.map_or(Receiver::Nobody, Receiver::Here),
+            _ if base.is_datagram_misrouted(home, tuple) => Receiver::Elsewhere,
+            _ => self.any.map_or(Receiver::Nobody, Receiver::Here),
         }
     }
 
     /// The socket at this end of a flow. Of several that share an address (`SO_REUSEPORT`) every
     /// shard finds the same one; but what was handed over for a socket of this shard is not for one
     /// of another.
-    pub(super) fn find_datagram(&self, tuple: &Tuple) -> Option<u32> {
+    pub(super) fn find_datagram<M: Memory>(&self, base: &Base<M>, tuple: &Tuple) -> Option<u32> {
         let local = tuple.local();
-        let listener = |hash| self.udp.ports.listener(local, hash);
-        let found = match (self.udp.table.get(tuple), &self.env.config.steer) {
+        let listener = |hash| self.ports.listener(local, hash);
+        let found = match (self.table.get(tuple), &base.env.config.steer) {
             (Some(Place::Stream(index)), _) => Some(index),
             (_, Some(steer)) => listener(steer.hash.tag(tuple).into()),
-            (_, None) => listener(self.udp.table.hash(tuple)),
+            (_, None) => listener(self.table.hash(tuple)),
         };
-        let handed = matches!(self.steering.arrival(), Arrival::ByPin | Arrival::Local);
-        if !handed || self.shard_of_datagram(found).is_none() {
+        let handed = matches!(base.steering.arrival(), Arrival::ByPin | Arrival::Local);
+        if !handed || self.shard_of_datagram(base, found).is_none() {
             return found;
         }
-        let mut others = self.udp.ports.bound(local.port()).iter();
+        let mut others = self.ports.bound(local.port()).iter();
         let own = others.find(|bound| {
             bound.listening
                 && bound.includes(local.ip())
                 && bound.hears(Device::of(local.ip()))
-                && self.shard_of_datagram(Some(bound.socket)).is_none()
+                && self.shard_of_datagram(base, Some(bound.socket)).is_none()
         });
         own.map(|bound| bound.socket)
     }
 
     /// Gives a datagram to every socket of this shard that hears its group, or all hosts of the
     /// link.
-    pub(super) fn deliver_multicast_or_broadcast(
+    pub(super) fn deliver_multicast_or_broadcast<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         arrived: &DatagramInfo,
         payload: &[u8],
     ) {
-        if arrived.to.ip().is_multicast() && !self.network.is_member(arrived.to.ip()) {
-            self.env.counters.ip_not_ours += 1;
+        if arrived.to.ip().is_multicast() && !base.network.is_member(arrived.to.ip()) {
+            base.env.counters.ip_not_ours += 1;
             return;
         }
-        let mut found = std::mem::take(&mut self.udp.found);
+        let mut found = std::mem::take(&mut self.found);
         // A group's datagrams of this host's loopback come from there.
         let device = Device::of(arrived.from.ip());
-        let all = self.udp.ports.bound(arrived.to.port()).iter();
+        let all = self.ports.bound(arrived.to.port()).iter();
         for bound in all.filter(|bound| bound.hears(device)) {
             let Some(Socket {
                 options,
                 kind: Kind::Datagram(datagram),
                 ..
-            }) = self.sockets.get(bound.socket)
+            }) = base.sockets.get(bound.socket)
             else {
                 continue;
             };
@@ -153,16 +160,16 @@ impl<M: Memory> Shard<M> {
             }
         }
         if found.is_empty() {
-            self.env.counters.udp_no_port += 1;
+            base.env.counters.udp_no_port += 1;
         }
         for index in found.drain(..) {
-            self.store_datagram(index, arrived, payload);
+            self.store_datagram(base, index, arrived, payload);
         }
-        self.udp.found = found;
+        self.found = found;
     }
 }
 
-impl super::Datagram {
+impl Datagram {
     /// Whether datagrams to a group are for this socket: it has joined it, or hears what others
     /// have joined (`IP_MULTICAST_ALL`).
     fn hears_group(&self, group: IpAddr) -> bool {

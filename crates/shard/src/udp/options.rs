@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 
 use millrace_sockopt::{Discovery, Opt, OptName};
 
-use super::Datagram;
 use crate::error::Error;
-use crate::socket::Options;
 
 /// The state of these options.
 #[derive(Clone, Copy, Debug)]
@@ -102,17 +100,5 @@ impl Settings {
             OptName::UdpGro => Opt::UdpGro(self.join),
             _ => return None,
         })
-    }
-}
-
-impl Datagram {
-    /// Takes over the buffers that options name. As on Linux they are twice what was asked for.
-    pub fn resize(&mut self, options: &Options) {
-        if let Some(bytes) = options.receive_buffer {
-            self.receive_limit = bytes.get() * 2;
-        }
-        if let Some(bytes) = options.send_buffer {
-            self.send_limit = bytes.get() * 2;
-        }
     }
 }

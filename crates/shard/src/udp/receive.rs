@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 
 use millrace_wire::record::{self, Record};
 
-use super::Datagram;
+use super::socket::Datagram;
+use super::state::Udp;
+use crate::base::Base;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
-use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId};
 
 /// A datagram that has come, without what it carries.
@@ -22,15 +23,21 @@ pub(crate) struct DatagramInfo {
     pub segment_size: u16,
 }
 
-impl<M: Memory> Shard<M> {
+impl Udp {
     /// Puts a datagram into the ring of the socket at `index`.
-    pub(crate) fn store_datagram(&mut self, index: u32, arrived: &DatagramInfo, payload: &[u8]) {
+    pub(crate) fn store_datagram<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        arrived: &DatagramInfo,
+        payload: &[u8],
+    ) {
         let Some(Socket {
             owner,
             marks,
             kind: Kind::Datagram(datagram),
             ..
-        }) = self.sockets.get_mut(index)
+        }) = base.sockets.get_mut(index)
         else {
             return;
         };
@@ -43,8 +50,8 @@ impl<M: Memory> Shard<M> {
                 *owner,
                 arrived,
                 payload,
-                &mut self.memory,
-                &mut self.env.counters,
+                &mut base.memory,
+                &mut base.env.counters,
             )
         } else {
             let whole = DatagramInfo {
@@ -57,29 +64,31 @@ impl<M: Memory> Shard<M> {
                     *owner,
                     &whole,
                     piece,
-                    &mut self.memory,
-                    &mut self.env.counters,
+                    &mut base.memory,
+                    &mut base.env.counters,
                 );
             }
             any
         };
         if stored {
-            self.mark_changed(index);
+            base.mark_changed(index);
         }
     }
 
-    /// Takes the oldest datagram, or looks at it: its particulars, with the length that it has,
-    /// however much of it fits into `out`. For receive memory that the program does not see itself.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when there is none, or the pending error.
-    pub fn recv_from(&mut self, id: SocketId, out: &mut [u8], peek: bool) -> Result<Record, Error> {
-        let index = self.check(id)?;
+    /// Takes the oldest datagram, or looks at it.
+    pub(crate) fn recv_from<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+        out: &mut [u8],
+        peek: bool,
+    ) -> Result<Record, Error> {
+        let index = base.check(id)?;
         let Some(Socket {
             owner,
             kind: Kind::Datagram(datagram),
             ..
-        }) = self.sockets.get_mut(index)
+        }) = base.sockets.get_mut(index)
         else {
             return Err(Error::NotSupported);
         };
@@ -92,27 +101,22 @@ impl<M: Memory> Shard<M> {
         }
         let mut head = [0; record::LEN];
         let recv = &datagram.recv;
-        recv.copy_out(&self.memory, *owner, at, &mut head);
+        recv.copy_out(&base.memory, *owner, at, &mut head);
         let record = Record::parse(&head);
         let len = record.payload_len as usize;
         let copied = len.min(out.len());
         let payload = at + record::LEN as u64;
-        recv.copy_out(&self.memory, *owner, payload, &mut out[..copied]);
+        recv.copy_out(&base.memory, *owner, payload, &mut out[..copied]);
         if !peek {
             let upto = datagram.consumed() + record::stored_len(len);
-            datagram.recv.consume(&mut self.memory, *owner, upto as u32);
-            self.mark_changed(index);
+            datagram.recv.consume(&mut base.memory, *owner, upto as u32);
+            base.mark_changed(index);
         }
         Ok(record)
     }
 }
 
 impl Datagram {
-    /// Stream offset up to which the program has read.
-    pub fn consumed(&self) -> u64 {
-        self.recv.consumed(self.received)
-    }
-
     /// Whether a datagram that came from `from` to this address is for this socket.
     pub fn hears(&self, from: SocketAddr) -> bool {
         self.remote.is_none_or(|remote| remote == from)

@@ -5,29 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::record::SEND_OVERHEAD;
-use millrace_wire::{ipv4, ipv6, udp};
 
-use super::Datagram;
 use super::bind::Towards;
 use super::cross_shard::Crossing;
 use super::errors::Failure;
 use super::options::Settings;
-use super::output::{OutgoingDatagram, To};
+use super::packet::{OutgoingDatagram, To};
 use super::receive::DatagramInfo;
+use super::socket::Datagram;
+use super::state::Udp;
+use crate::base::Base;
 use crate::connection_table::Tuple;
 use crate::error::{Error, errno};
 use crate::link::neighbour::Handle;
 use crate::memory::Memory;
 use crate::memory::pool::LOG2_MIN;
-use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId};
 use crate::tcp::segment::HOPS;
 
-/// The most that a datagram of each family carries.
-const PAYLOAD_MAX_V4: usize = 65_535 - ipv4::HEADER_LEN - udp::HEADER_LEN;
-const PAYLOAD_MAX_V6: usize = 65_535 - udp::HEADER_LEN;
-/// Datagrams that one call may be cut into (Linux's `UDP_MAX_SEGMENTS`).
-const PIECES_MAX: usize = 128;
 /// ICMP's type and code for a closed port.
 const UNREACHABLE_V4: (u8, u8) = (3, 3);
 const UNREACHABLE_V6: (u8, u8) = (1, 4);
@@ -49,24 +44,19 @@ pub struct SendTo {
     pub more: bool,
 }
 
-impl<M: Memory> Shard<M> {
+impl Udp {
     /// Queues a datagram of `len` bytes, which `fill` writes.
-    ///
-    /// # Errors
-    /// [`Error::DestinationRequired`], [`Error::MessageSize`], [`Error::NetworkUnreachable`],
-    /// [`Error::AccessDenied`], [`Error::BrokenPipe`] when it is shut for writing,
-    /// [`Error::WouldBlock`] when the send buffer is full, [`Error::NoMemory`], [`Error::Invalid`]
-    /// for a socket that is not bound, a source that is not ours, or pieces that do not fit.
-    pub fn send_to(
+    pub(crate) fn send_to<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         id: SocketId,
         what: &SendTo,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
         now: Instant,
     ) -> Result<(), Error> {
-        let index = self.check(id)?;
-        let (socket, datagram) = self.datagram_of(index)?;
+        let index = base.check(id)?;
+        let (socket, datagram) = base.datagram_of(index)?;
         if socket.marks.contains(Marks::WRITE_SHUT) {
             return Err(Error::BrokenPipe);
         }
@@ -77,56 +67,61 @@ impl<M: Memory> Shard<M> {
             return Err(Error::WouldBlock);
         }
         if datagram.corked.is_some() {
-            return self.add_to_corked(index, len, what.more, fill, now);
+            return self.add_to_corked(base, index, len, what.more, fill, now);
         }
-        let mut outgoing = self.prepare(index, what, len, now)?;
+        let mut outgoing = self.prepare(base, index, what, len, now)?;
         let log2 = log2_of(len.max(1));
-        let Some(block) = self.send_memory.allocate(outgoing.owner, log2) else {
-            self.env.counters.send_memory_exhausted += 1;
+        let Some(block) = base.send_memory.allocate(outgoing.owner, log2) else {
+            base.env.counters.send_memory_exhausted += 1;
             return Err(Error::NoMemory);
         };
         outgoing.block = block;
         fill(&mut outgoing.block[..len]);
         outgoing.len = len as u32;
         outgoing.charge = charge_of(len);
-        if let Some(datagram) = self.datagram_mut(index) {
+        if let Some(datagram) = base.datagram_mut(index) {
             datagram.queued += outgoing.charge;
             if what.more {
                 datagram.corked = Some(Box::new(outgoing));
                 return Ok(());
             }
         }
-        self.dispatch(outgoing, now);
+        self.dispatch(base, outgoing, now);
         Ok(())
     }
 
-    /// A datagram of `len` bytes that the program believes to be sent was refused: it counts as
-    /// sent and lost.
-    pub fn lose_datagram(&mut self, id: SocketId, len: usize) {
-        let datagram = self
+    /// A datagram of `len` bytes that the program believes to be sent was refused.
+    pub(crate) fn lose_datagram<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+        len: usize,
+    ) {
+        let datagram = base
             .check(id)
             .ok()
-            .and_then(|index| self.datagram_mut(index));
+            .and_then(|index| base.datagram_mut(index));
         if let Some(datagram) = datagram {
             datagram.queued += charge_of(len);
             datagram.left += charge_of(len);
-            self.env.counters.udp_refused += 1;
+            base.env.counters.udp_refused += 1;
         }
     }
 
     /// Everything that is known of a datagram before its bytes are.
-    fn prepare(
+    fn prepare<M: Memory>(
         &self,
+        base: &Base<M>,
         index: u32,
         what: &SendTo,
         len: usize,
         now: Instant,
     ) -> Result<OutgoingDatagram, Error> {
-        let (socket, datagram) = self.datagram_of(index)?;
+        let (socket, datagram) = base.datagram_of(index)?;
         let owner = socket.owner;
         let remote = what.to.or(datagram.remote);
         let remote = remote.ok_or(Error::DestinationRequired)?;
-        let (local, remote, towards) = self.datagram_endpoints(index, remote, what.from)?;
+        let (local, remote, towards) = self.datagram_endpoints(base, index, remote, what.from)?;
         let to_peer = datagram.remote == Some(remote);
         let (to, next) = match towards {
             Towards::Here => (To::Here, remote.ip()),
@@ -156,11 +151,11 @@ impl<M: Memory> Shard<M> {
         let discovery = settings.discovery(remote);
         let mtu = match towards {
             Towards::Here => u16::MAX,
-            _ => self.mtu_towards(remote, settings, now),
+            _ => self.mtu_towards(base, remote, settings, now),
         };
         let outgoing = OutgoingDatagram {
             socket: index,
-            generation: self.sockets.generation(index),
+            generation: base.sockets.generation(index),
             owner,
             block: Box::default(),
             len: 0,
@@ -183,13 +178,19 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The largest packet to `remote`, by what is known and believed.
-    fn mtu_towards(&self, remote: SocketAddr, settings: &Settings, now: Instant) -> u16 {
+    fn mtu_towards<M: Memory>(
+        &self,
+        base: &Base<M>,
+        remote: SocketAddr,
+        settings: &Settings,
+        now: Instant,
+    ) -> u16 {
         let mtu = match (remote, settings.mtu_v6) {
-            (SocketAddr::V4(_), _) => self.env.config.mtu,
-            (SocketAddr::V6(_), 0) => self.network.v6.mtu(),
-            (SocketAddr::V6(_), most) => self.network.v6.mtu().min(most),
+            (SocketAddr::V4(_), _) => base.env.config.mtu,
+            (SocketAddr::V6(_), 0) => base.network.v6.mtu(),
+            (SocketAddr::V6(_), most) => base.network.v6.mtu().min(most),
         };
-        let known = self.network.path_mtus.get(remote.ip(), now);
+        let known = base.network.path_mtus.get(remote.ip(), now);
         match known.filter(|_| settings.discovery(remote).listens()) {
             Some(known) => mtu.min(known),
             None => mtu,
@@ -198,17 +199,20 @@ impl<M: Memory> Shard<M> {
 
     /// The largest packet to the peer of a socket, as it is shown: what has been learned may be
     /// outdated.
-    pub(crate) fn datagram_mtu(&self, datagram: &Datagram) -> u16 {
+    pub(crate) fn datagram_mtu<M: Memory>(&self, base: &Base<M>, datagram: &Datagram) -> u16 {
         match datagram.remote {
-            Some(remote) if self.network.is_local(remote.ip()) => u16::MAX,
-            Some(remote) => self.mtu_towards(remote, &datagram.settings, Instant::from_micros(0)),
+            Some(remote) if base.network.is_local(remote.ip()) => u16::MAX,
+            Some(remote) => {
+                self.mtu_towards(base, remote, &datagram.settings, Instant::from_micros(0))
+            }
             None => 0,
         }
     }
 
     /// Adds to what a socket holds back.
-    fn add_to_corked(
+    fn add_to_corked<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         index: u32,
         len: usize,
         more: bool,
@@ -216,7 +220,7 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<(), Error> {
         let Some(Kind::Datagram(datagram)) =
-            self.sockets.get_mut(index).map(|socket| &mut socket.kind)
+            base.sockets.get_mut(index).map(|socket| &mut socket.kind)
         else {
             return Err(Error::NoSocket);
         };
@@ -225,12 +229,12 @@ impl<M: Memory> Shard<M> {
         let outcome = outgoing.check(before + len).and_then(|()| {
             if before + len > outgoing.block.len() {
                 let log2 = log2_of(before + len);
-                let mut larger = self
+                let mut larger = base
                     .send_memory
                     .allocate(outgoing.owner, log2)
                     .ok_or(Error::NoMemory)?;
                 larger[..before].copy_from_slice(&outgoing.block[..before]);
-                self.send_memory.free(
+                base.send_memory.free(
                     outgoing.owner,
                     std::mem::replace(&mut outgoing.block, larger),
                 );
@@ -244,30 +248,35 @@ impl<M: Memory> Shard<M> {
         if outcome.is_err() {
             // Linux drops all of it (`ip_flush_pending_frames`).
             datagram.left += outgoing.charge;
-            self.send_memory.free(outgoing.owner, outgoing.block);
-            self.mark_changed(index);
+            base.send_memory.free(outgoing.owner, outgoing.block);
+            base.mark_changed(index);
             return outcome;
         }
         if more {
             datagram.corked = Some(outgoing);
         } else {
-            self.dispatch(*outgoing, now);
+            self.dispatch(base, *outgoing, now);
         }
         Ok(())
     }
 
     /// Sends what a socket holds back.
-    pub(crate) fn uncork(&mut self, index: u32, now: Instant) {
-        let corked = self.datagram_mut(index);
+    pub(crate) fn uncork<M: Memory>(&mut self, base: &mut Base<M>, index: u32, now: Instant) {
+        let corked = base.datagram_mut(index);
         if let Some(outgoing) = corked.and_then(|datagram| datagram.corked.take()) {
-            self.dispatch(*outgoing, now);
+            self.dispatch(base, *outgoing, now);
         }
     }
 
     /// Queues a datagram, or delivers it here; what is for a group both.
-    fn dispatch(&mut self, mut outgoing: OutgoingDatagram, now: Instant) {
-        self.env.counters.udp_out += 1;
-        let settings = self
+    fn dispatch<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        mut outgoing: OutgoingDatagram,
+        now: Instant,
+    ) {
+        base.env.counters.udp_out += 1;
+        let settings = base
             .datagram_of(outgoing.socket)
             .map(|(_, datagram)| datagram.settings);
         let heard_here = match (outgoing.to, outgoing.remote.ip()) {
@@ -278,20 +287,25 @@ impl<M: Memory> Shard<M> {
             (To::Station(_), IpAddr::V6(_)) => settings.is_ok_and(|set| set.group_loop_v6),
         };
         if heard_here {
-            self.deliver_here(&outgoing, now);
+            self.deliver_here(base, &outgoing, now);
         }
         // A group's packet without a hop to go stays on this host, as does one from loopback.
         let stays = outgoing.hops == 0 || outgoing.local.ip().is_loopback();
         if outgoing.to == To::Here || stays {
-            self.release_sent(outgoing);
+            self.release_sent(base, outgoing);
             return;
         }
-        outgoing.id = self.env.secrets.random() as u32;
-        self.udp.outbox.push_back(outgoing);
+        outgoing.id = base.env.secrets.random() as u32;
+        self.outbox.push_back(outgoing);
     }
 
     /// Delivers a datagram on this host.
-    fn deliver_here(&mut self, outgoing: &OutgoingDatagram, _now: Instant) {
+    fn deliver_here<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        outgoing: &OutgoingDatagram,
+        _now: Instant,
+    ) {
         let arrived = DatagramInfo {
             from: outgoing.local,
             to: outgoing.remote,
@@ -299,34 +313,42 @@ impl<M: Memory> Shard<M> {
             class: outgoing.class,
             segment_size: outgoing.segment,
         };
-        self.env.counters.udp_local += 1;
+        base.env.counters.udp_local += 1;
         let payload = &outgoing.block[..outgoing.len as usize];
         if outgoing.to != To::Here {
-            self.deliver_multicast_or_broadcast(&arrived, payload);
-            self.cross(Crossing::Datagram, None, &arrived, payload);
+            self.deliver_multicast_or_broadcast(base, &arrived, payload);
+            self.cross(base, Crossing::Datagram, None, &arrived, payload);
             return;
         }
         let Some(sent) = Tuple::new(outgoing.local, outgoing.remote) else {
             return;
         };
         let receiver = sent.reversed();
-        let found = self.find_datagram(&receiver);
+        let found = self.find_datagram(base, &receiver);
         let elsewhere = match found {
-            Some(_) => self.shard_of_datagram(found),
-            None => self.other_shard_for(&receiver),
+            Some(_) => self.shard_of_datagram(base, found),
+            None => self.other_shard_for(base, &receiver),
         };
         match (elsewhere, found) {
-            (Some(shard), _) => self.cross(Crossing::Datagram, Some(shard), &arrived, payload),
-            (None, Some(index)) => self.store_datagram(index, &arrived, payload),
+            (Some(shard), _) => {
+                self.cross(base, Crossing::Datagram, Some(shard), &arrived, payload)
+            }
+            (None, Some(index)) => self.store_datagram(base, index, &arrived, payload),
             (None, None) => {
-                self.env.counters.udp_no_port += 1;
-                self.refuse_here(outgoing.socket, &sent, payload);
+                base.env.counters.udp_no_port += 1;
+                self.refuse_here(base, outgoing.socket, &sent, payload);
             }
         }
     }
 
     /// Tells the socket at `index` that on this host nobody is where it sent to.
-    pub(super) fn refuse_here(&mut self, index: u32, sent: &Tuple, payload: &[u8]) {
+    pub(super) fn refuse_here<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        sent: &Tuple,
+        payload: &[u8],
+    ) {
         let (kind, code) = match sent {
             Tuple::V4(_) => UNREACHABLE_V4,
             Tuple::V6(_) => UNREACHABLE_V6,
@@ -340,12 +362,16 @@ impl<M: Memory> Shard<M> {
             offender: sent.remote_ip(),
             payload,
         };
-        self.fail_datagram(index, sent, &failure);
+        self.fail_datagram(base, index, sent, &failure);
     }
 
     /// A datagram has left, or is lost: its block and its place in the send buffer are free.
-    pub(super) fn release_sent(&mut self, outgoing: OutgoingDatagram) {
-        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(outgoing.socket)
+    pub(super) fn release_sent<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        outgoing: OutgoingDatagram,
+    ) {
+        if let Some((socket, generation)) = base.sockets.get_mut_with_generation(outgoing.socket)
             && generation == outgoing.generation
             && let Socket {
                 kind: Kind::Datagram(datagram),
@@ -353,38 +379,9 @@ impl<M: Memory> Shard<M> {
             } = socket
         {
             datagram.left += outgoing.charge;
-            self.mark_changed(outgoing.socket);
+            base.mark_changed(outgoing.socket);
         }
-        self.send_memory.free(outgoing.owner, outgoing.block);
-    }
-}
-
-impl OutgoingDatagram {
-    /// Whether it can be sent with so much payload.
-    fn check(&self, len: usize) -> Result<(), Error> {
-        let (most, header_len) = match self.remote {
-            SocketAddr::V4(_) => (PAYLOAD_MAX_V4, ipv4::HEADER_LEN),
-            SocketAddr::V6(_) => (PAYLOAD_MAX_V6, ipv6::HEADER_LEN),
-        };
-        let fits = usize::from(self.mtu) - header_len - udp::HEADER_LEN;
-        let size = usize::from(self.segment);
-        if len > most {
-            return Err(Error::MessageSize);
-        }
-        if size != 0 && (size > fits || len > size * PIECES_MAX) {
-            return Err(Error::Invalid);
-        }
-        if size == 0 && self.refuses && len > fits {
-            return Err(Error::MessageSize);
-        }
-        Ok(())
-    }
-}
-
-impl Datagram {
-    /// Bytes given to send that have not left.
-    pub fn unsent(&self) -> u64 {
-        self.queued - self.left
+        base.send_memory.free(outgoing.owner, outgoing.block);
     }
 }
 
