@@ -46,6 +46,7 @@ pub mod command;
 pub(crate) mod descriptor_quota;
 mod fair_shares;
 mod id_allocator;
+mod in_flight;
 pub(crate) mod kernel_network;
 mod members;
 mod memfd;
@@ -157,7 +158,7 @@ pub struct Control {
     ending: bool,
     scale: Scale,
     kernel_network: Option<KernelNetwork>,
-    in_flight: scm_rights::InFlight,
+    in_flight: in_flight::InFlight,
     ports: PrivilegedPorts,
     audit: Audit,
     inbox: Inbox,
@@ -195,7 +196,7 @@ impl Control {
             let changes = kernel_network.descriptor();
             epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
         }
-        let in_flight = scm_rights::InFlight::new()?;
+        let in_flight = in_flight::InFlight::new()?;
         epoll::add(
             &epoll,
             in_flight.descriptor(),
@@ -250,7 +251,7 @@ impl Control {
                 .and_then(KernelNetwork::patience);
             let balance = self.scale.patience().filter(|_| !self.ending);
             let accept = self.clients.resume(&self.epoll);
-            let audit = self.audit.look();
+            let audit = self.audit.check();
             let patience = [alone, ending, kernel_network, balance, accept, audit];
             let patience = patience.into_iter().flatten().min();
             let timeout = patience.map(|patience| Timespec {
@@ -285,7 +286,7 @@ impl Control {
             self.forget_announced();
             self.forget_programs();
             if !self.ending {
-                self.scale.look(&self.workers);
+                self.scale.check(&self.workers);
             }
         }
     }
@@ -296,7 +297,7 @@ impl Control {
         let Some(kernel_network) = &mut self.kernel_network else {
             return;
         };
-        let Some(link) = kernel_network.look() else {
+        let Some(link) = kernel_network.check() else {
             return;
         };
         self.region_header.renumber(&link.addresses, &link.routes);

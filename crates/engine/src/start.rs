@@ -96,7 +96,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         groups: groups.clone(),
         doorbells,
         cores: &plan.shards,
-        held: link.held.clone(),
+        reserved_ports: link.reserved_ports.clone(),
         first_unprivileged: access.ports.shared(),
         audit: outbox,
         default_router: default_router.clone(),
@@ -129,7 +129,7 @@ fn follow_kernel(config: &Config, link: &Link) -> Result<Option<KernelNetwork>, 
         let link = config.link.as_ref()?;
         Some(KernelNetwork::follow(name, shared, link, held))
     };
-    let network = link.held.clone().and_then(follow).transpose();
+    let network = link.reserved_ports.clone().and_then(follow).transpose();
     network.map_err(system("cannot follow the kernel's addresses and routes"))
 }
 

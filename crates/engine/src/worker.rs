@@ -168,7 +168,7 @@ impl Worker {
         if self.next_check <= server.now {
             self.next_check = server.now + Duration::from_micros(CHECK_INTERVAL_US);
             self.limit_warnings
-                .look(server.shard.counters(), &server.counters);
+                .check(server.shard.counters(), &server.counters);
             server.check_for_drops();
         }
         let sent = server.transmit();

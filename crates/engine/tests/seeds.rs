@@ -10,7 +10,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::stranger::Stranger;
-use common::{Program, end, engine_with_shards, held, transfer};
+use common::{Program, end, engine_with_shards, holdings, transfer};
 
 /// The variable that tells a process to run seeds: the engine, the first seed, and the end.
 const CHILD: &str = "MILLRACE_TEST_SEEDS";
@@ -26,7 +26,7 @@ fn random_programs(name: &str, shards: u16, seeds: std::ops::Range<u64>) {
     let client = victim.connect(7000);
     let server = victim.accept(listener);
     transfer(&victim, client, server, 100_000, || ());
-    let before = held(name);
+    let before = holdings(name);
     let mut next = seeds.start;
     while next < seeds.end {
         let batch = next..seeds.end.min(next + BATCH);
@@ -53,8 +53,8 @@ fn random_programs(name: &str, shards: u16, seeds: std::ops::Range<u64>) {
         };
         assert!(status.success(), "seeds {batch:?}: {status}");
         let end = Instant::now() + PATIENCE;
-        while held(name) != before {
-            let now = held(name);
+        while holdings(name) != before {
+            let now = holdings(name);
             assert!(
                 Instant::now() < end,
                 "after seeds {batch:?} programs hold {now:?} where they held {before:?}"

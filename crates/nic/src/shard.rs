@@ -191,7 +191,7 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         Ok(sent)
     }
 
-    /// Sends what is acknowledged in the kernel's stead.
+    /// Sends what is acknowledged for the kernel.
     fn acknowledge(&mut self, now: Instant) -> io::Result<()> {
         let mut frame = [0; HEAD_MAX];
         while let Some(len) = self.receive.acknowledgement(now, &mut frame) {

@@ -25,8 +25,8 @@ pub struct Counters {
     pub trimmed: u64,
     /// Segments of bytes that were handed on before, or far from what is expected: passed as they
     /// are.
-    pub strays: u64,
-    /// Acknowledgements sent in the host's stead.
+    pub unexpected: u64,
+    /// Acknowledgements sent for the host.
     pub active_acks: u64,
     /// Acknowledgements of the host that said less than those, and were dropped.
     pub acks_suppressed: u64,
@@ -84,7 +84,7 @@ impl Counters {
             ("reordered", &mut self.reordered),
             ("duplicates", &mut self.duplicates),
             ("trimmed", &mut self.trimmed),
-            ("strays", &mut self.strays),
+            ("unexpected", &mut self.unexpected),
             ("active_acks", &mut self.active_acks),
             ("acks_suppressed", &mut self.acks_suppressed),
             ("given_again_asked", &mut self.given_again_asked),

@@ -49,8 +49,8 @@ pub(crate) struct Flow {
     pub(crate) used: bool,
     /// The end of the last segment that was not expected, and how many in a row continued each
     /// other.
-    pub(crate) stray_end: Seq,
-    pub(crate) strays: u8,
+    pub(crate) unexpected_end: Seq,
+    pub(crate) unexpected: u8,
     /// Since it was taken up.
     pub(crate) segments: u64,
     pub(crate) units: u64,
@@ -84,8 +84,8 @@ impl Flow {
             average,
             in_burst: 0,
             used: true,
-            stray_end: Seq(0),
-            strays: 0,
+            unexpected_end: Seq(0),
+            unexpected: 0,
             segments: 0,
             units: 0,
             total_bytes: 0,

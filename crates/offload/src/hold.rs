@@ -3,10 +3,10 @@
 use millrace_wire::checksum::Sum;
 use millrace_wire::tcp::{Flags, Seq};
 
+use crate::ack_proxy::Kept;
 use crate::config::Config;
 use crate::flow::Flow;
 use crate::pool::{Item, NONE, Pool};
-use crate::stead::Kept;
 use crate::unit::{Extent, Head, Sink, UNIT_SEGMENTS, Unit, extent, joins};
 
 /// What became of a segment that was to be held.

@@ -11,9 +11,11 @@
 //! payload is not copied.
 #![forbid(unsafe_code)]
 
+mod ack_proxy;
 mod active_ack;
 mod config;
 mod counters;
+mod facts;
 mod filter;
 mod flow;
 mod hold;
@@ -22,7 +24,6 @@ mod pace;
 mod pool;
 mod receive;
 mod seen;
-mod stead;
 mod table;
 mod time;
 mod train;

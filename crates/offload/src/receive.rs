@@ -5,6 +5,7 @@ mod ahead;
 use millrace_wire::tcp::Flags;
 use millrace_wire::vnet::{Gso, VnetHeader};
 
+use crate::ack_proxy::AckProxy;
 use crate::active_ack::ActiveAck;
 use crate::config::Config;
 use crate::counters::{Cause, Counters};
@@ -13,7 +14,6 @@ use crate::flow::{Flow, FlowInfo};
 use crate::hold::{self, Held};
 use crate::key::Key;
 use crate::pool::{Item, NONE, Pool};
-use crate::stead::Stead;
 use crate::table::Table;
 use crate::time::Instant;
 use crate::turns::Turns;
@@ -24,7 +24,7 @@ use crate::unit::{Sink, UNIT_SEGMENTS, Unit};
 const FAR: u32 = 4 << 20;
 /// How many segments in a row that continue each other, elsewhere than expected, move the
 /// expectation there.
-const STRAYS: u8 = 3;
+const UNEXPECTED: u8 = 3;
 /// The least that a hole is waited for, in nanoseconds.
 const REORDER_MIN: u64 = 20_000;
 
@@ -49,7 +49,7 @@ pub struct Receive {
     turns: Turns,
     /// What is known of the hosts' ends of flows, by their index; empty unless they are
     /// acknowledged for.
-    steads: Vec<Stead>,
+    ack_proxies: Vec<AckProxy>,
     /// Flows whose senders are owed an acknowledgement.
     owing: Vec<u32>,
     /// Nothing is to be given again before this.
@@ -77,9 +77,9 @@ impl Receive {
             held: Vec::with_capacity(config.flows),
             touched: Vec::with_capacity(config.flows),
             turns: Turns::new(config.flows),
-            steads: match config.active_ack {
+            ack_proxies: match config.active_ack {
                 ActiveAck::Off => Vec::new(),
-                _ => vec![Stead::NEW; config.flows],
+                _ => vec![AckProxy::NEW; config.flows],
             },
             owing: Vec::new(),
             again_at: Instant(u64::MAX),
@@ -155,9 +155,9 @@ impl Receive {
             flow.last = now;
             flow.in_burst = 0;
             let segment_len = flow.total_bytes.checked_div(flow.segments).unwrap_or(0);
-            if let Some(stead) = self.steads.get_mut(index as usize)
-                && stead.is_worth_telling(flow, segment_len as u32)
-                && !std::mem::replace(&mut stead.owed, true)
+            if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize)
+                && ack_proxy.is_worth_telling(flow, segment_len as u32)
+                && !std::mem::replace(&mut ack_proxy.owed, true)
             {
                 self.owing.push(index);
             }
@@ -194,11 +194,11 @@ impl Receive {
             return Some(Instant(0));
         }
         let held = (!self.held.is_empty()).then_some(self.deadline);
-        if self.steads.is_empty() {
+        if self.ack_proxies.is_empty() {
             return held;
         }
         let owing = self.owing.iter();
-        let owing = owing.map(|&index| self.steads[index as usize].may_tell_at());
+        let owing = owing.map(|&index| self.ack_proxies[index as usize].may_tell_at());
         let again = Some(self.again_at).filter(|at| *at != Instant(u64::MAX));
         owing.chain(held).chain(again).min()
     }
@@ -281,7 +281,7 @@ impl Receive {
             bytes: flow.total_bytes,
             reordered: flow.reordered,
             held: flow.bytes,
-            ahead: self.steads.get(index).map_or(0, Stead::promised),
+            ahead: self.ack_proxies.get(index).map_or(0, AckProxy::promised),
             interval: flow.average,
             idle: now.since(flow.last),
         })
@@ -341,10 +341,10 @@ impl Receive {
             let flow = self.table.flow_mut(index);
             flow.next_seq = Some(segment.seq + 1 + segment.payload_len);
             let taken = self.config.active_ack.takes(&segment.key);
-            if let Some(stead) = self.steads.get_mut(index as usize).filter(|_| taken) {
+            if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize).filter(|_| taken) {
                 let buffer = &self.pool.buffer(self.pool.next())[start..];
                 let header = usize::from(segment.tcp_at)..usize::from(segment.payload_at);
-                stead.on_sender_syn(segment, &buffer[header]);
+                ack_proxy.on_sender_syn(segment, &buffer[header]);
             }
             return false;
         }
@@ -371,7 +371,7 @@ impl Receive {
         flow.used = true;
         let base = *flow.next_seq.get_or_insert(segment.seq);
         if (segment.seq - base) as u32 > FAR {
-            self.counters.strays += 1;
+            self.counters.unexpected += 1;
             self.flush(index, Cause::Order, sink);
             self.passed_by(index, segment);
             return false;
@@ -382,8 +382,8 @@ impl Receive {
             self.flush(index, Cause::Full, sink);
             return self.data(index, start, segment, now, sink);
         }
-        if let Some(stead) = self.steads.get_mut(index as usize) {
-            stead.on_held(segment);
+        if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize) {
+            ack_proxy.on_held(segment);
         }
         let item = Item {
             next: NONE,
@@ -416,7 +416,7 @@ impl Receive {
                 return true;
             }
             Held::Covers => {
-                self.counters.strays += 1;
+                self.counters.unexpected += 1;
                 self.flush(index, Cause::Order, sink);
                 self.passed_by(index, segment);
                 return false;
@@ -426,7 +426,7 @@ impl Receive {
             // There was none, or the first of several was filled.
             flow.hole_since = now;
         }
-        flow.strays = 0;
+        flow.unexpected = 0;
         flow.segments += 1;
         flow.total_bytes += u64::from(len);
         self.counters.segments += 1;
@@ -472,23 +472,26 @@ impl Receive {
             return;
         }
         let end = segment.seq + segment.payload_len;
-        if let Some(stead) = self.steads.get_mut(index as usize) {
-            stead.whole &= flow.next_seq.is_some_and(|next| end.at_or_before(next));
+        if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize) {
+            ack_proxy.whole &= flow.next_seq.is_some_and(|next| end.at_or_before(next));
         }
         self.repeated(index, segment);
         let flow = self.table.flow_mut(index);
         let ahead = flow.next_seq.is_none_or(|next| (end - next) as u32 <= FAR);
-        flow.strays = if flow.strays > 0 && flow.stray_end == segment.seq {
-            flow.strays.saturating_add(1)
+        flow.unexpected = if flow.unexpected > 0 && flow.unexpected_end == segment.seq {
+            flow.unexpected.saturating_add(1)
         } else {
             1
         };
-        flow.stray_end = end;
+        flow.unexpected_end = end;
         // What was promised is not taken for new when it comes again.
-        let steady = self.steads.get(index as usize).is_some_and(Stead::is_known);
-        if ahead || flow.strays >= STRAYS && !steady {
+        let steady = self
+            .ack_proxies
+            .get(index as usize)
+            .is_some_and(AckProxy::is_known);
+        if ahead || flow.unexpected >= UNEXPECTED && !steady {
             flow.next_seq = Some(end);
-            flow.strays = 0;
+            flow.unexpected = 0;
         }
     }
 
@@ -501,10 +504,10 @@ impl Receive {
         if let Some(index) = self.table.insert(flow) {
             return Some(index);
         }
-        let steads = &self.steads;
+        let ack_proxies = &self.ack_proxies;
         let may_go = |index: u32| {
-            let stead = steads.get(index as usize);
-            stead.is_none_or(|stead| stead.kept.head == NONE)
+            let ack_proxy = ack_proxies.get(index as usize);
+            ack_proxy.is_none_or(|ack_proxy| ack_proxy.kept.head == NONE)
         };
         let victim = self.table.victim(may_go)?;
         self.flush(victim, Cause::Pressure, sink);
@@ -522,8 +525,8 @@ impl Receive {
         if flow.in_burst > 0 {
             self.touched.retain(|&other| other != index);
         }
-        if let Some(stead) = self.steads.get_mut(index as usize) {
-            stead.release_all(&mut self.pool);
+        if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize) {
+            ack_proxy.release_all(&mut self.pool);
             self.owing.retain(|&other| other != index);
         }
         self.table.remove(index);
@@ -551,15 +554,15 @@ impl Receive {
     fn one(&mut self, index: u32, cause: Cause, sink: &mut impl Sink) {
         let flow = self.table.flow_mut(index);
         let mut kept = None;
-        if let Some(stead) = self.steads.get_mut(index as usize) {
+        if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize) {
             let seq = self.pool.item(flow.head).seq;
             // Beyond a hole nothing is kept.
-            stead.whole &= flow.next_seq == Some(seq);
-            let may = stead.is_open() && self.pool.free_count() > self.config.buffers / 4;
-            if stead.has_promised(seq) || stead.whole && may {
-                kept = Some(&mut stead.kept);
+            ack_proxy.whole &= flow.next_seq == Some(seq);
+            let may = ack_proxy.is_open() && self.pool.free_count() > self.config.buffers / 4;
+            if ack_proxy.has_promised(seq) || ack_proxy.whole && may {
+                kept = Some(&mut ack_proxy.kept);
             } else {
-                stead.whole = false;
+                ack_proxy.whole = false;
             }
         }
         hold::hand_on(flow, &mut self.pool, &self.config, kept, sink);
@@ -594,8 +597,8 @@ impl Receive {
             self.flush(index, Cause::Pressure, sink);
         }
         if self.pool.free_count() == 0 {
-            for stead in &mut self.steads {
-                stead.release_unpromised(&mut self.pool);
+            for ack_proxy in &mut self.ack_proxies {
+                ack_proxy.release_unpromised(&mut self.pool);
             }
         }
     }
@@ -605,9 +608,9 @@ impl Receive {
         if let Some(index) = self.table.next_in_turn()
             && now.since(self.table.flow(index).last) > self.config.age_max
             && self
-                .steads
+                .ack_proxies
                 .get(index as usize)
-                .is_none_or(|stead| stead.kept.head == NONE)
+                .is_none_or(|ack_proxy| ack_proxy.kept.head == NONE)
         {
             self.flush(index, Cause::Timeout, sink);
             self.forget(index);

@@ -3,7 +3,7 @@
 
 use millrace_wire::tcp::{Flags, Seq};
 
-use crate::train::Facts;
+use crate::facts::Facts;
 
 /// How many flows are remembered. Of two that share a place the later one is; what is lost is that
 /// a hole is noticed.
@@ -19,14 +19,14 @@ struct Place {
     next: Seq,
     /// Whether something beyond a hole has come.
     ahead: bool,
-    strays: u8,
+    unexpected: u8,
 }
 
 const NOBODY: Place = Place {
     tag: 0,
     next: Seq(0),
     ahead: false,
-    strays: 0,
+    unexpected: 0,
 };
 
 /// The flows.
@@ -92,10 +92,10 @@ impl Seen {
             place.next = segment.end;
             return begins;
         }
-        place.strays += 1;
-        if segment.seq.after(place.next) && place.strays < PATIENCE {
+        place.unexpected += 1;
+        if segment.seq.after(place.next) && place.unexpected < PATIENCE {
             place.ahead = true;
-        } else if segment.end.after(place.next) || place.strays >= PATIENCE {
+        } else if segment.end.after(place.next) || place.unexpected >= PATIENCE {
             // It fills the hole. What comes after that is not known, and learnt from what comes
             // next.
             self.forget(segment.tag);

@@ -12,6 +12,7 @@ use millrace_wire::offload::{ChecksumState, Frame};
 use millrace_wire::tcp::{self, Flags, Seq};
 use millrace_wire::{ipv4, ipv6};
 
+use crate::facts::Facts;
 use crate::seen::Seen;
 use crate::unit::set_length;
 
@@ -307,15 +308,6 @@ pub(crate) struct Headers {
     end: usize,
     seq: Seq,
     flags: Flags,
-}
-
-/// What is remembered of a segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
-    pub(crate) tag: u64,
-    pub(crate) seq: Seq,
-    pub(crate) end: Seq,
-    pub(crate) flags: Flags,
 }
 
 impl Headers {

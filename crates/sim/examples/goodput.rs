@@ -2,6 +2,9 @@
 
 use std::io::Write;
 
+use millrace_sim::{goodput, plots};
+
 fn main() -> std::io::Result<()> {
-    std::io::stdout().write_all(millrace_sim::goodput::document().as_bytes())
+    let page = goodput::document() + &plots::section();
+    std::io::stdout().write_all(page.as_bytes())
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use millrace_shard::{Error, Options, Owner, SendTo, SocketId, errno};
 use millrace_tcp::{Duration, Instant};
 
-use crate::host::Context;
+use crate::context::Context;
 use crate::network::Network;
 use crate::pattern::Pattern;
 use crate::program::Program;

@@ -401,7 +401,7 @@ pub fn document() -> String {
             text.push('\n');
         }
     }
-    text + &crate::plots::section()
+    text
 }
 
 fn parts(queue: u64) -> &'static str {

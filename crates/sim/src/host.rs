@@ -8,6 +8,7 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 
+use crate::context::Context;
 use crate::link::Line;
 use crate::nic::{Nic, OnWire};
 use crate::program::Program;
@@ -67,36 +68,6 @@ pub(crate) struct Host {
     owners: BTreeMap<SocketId, usize>,
     wakes: BTreeSet<(Instant, usize)>,
     changed: Vec<SocketId>,
-}
-
-/// What a program sees of its host.
-pub struct Context<'a> {
-    /// The stack.
-    pub stack: &'a mut Shard<HeapMemory>,
-    /// The time.
-    pub now: Instant,
-    /// Chance.
-    pub rng: &'a mut Rng,
-    program: usize,
-    owners: &'a mut BTreeMap<SocketId, usize>,
-    wakes: &'a mut BTreeSet<(Instant, usize)>,
-}
-
-impl Context<'_> {
-    /// From now on this program is told when the socket changes.
-    pub fn adopt(&mut self, id: SocketId) {
-        self.owners.insert(id, self.program);
-    }
-
-    /// The program is woken at this time.
-    pub fn wake_at(&mut self, at: Instant) {
-        self.wakes.insert((at, self.program));
-    }
-
-    /// A number that tells this program from the others of its host.
-    pub fn program(&self) -> usize {
-        self.program
-    }
 }
 
 impl Host {

@@ -20,7 +20,9 @@
 //! [`Network::trace`] tells what led to it.
 #![forbid(unsafe_code)]
 
+mod context;
 mod correspondent;
+mod end;
 pub mod flood;
 pub mod goodput;
 mod host;
@@ -38,8 +40,9 @@ mod stream;
 mod talk;
 mod trace;
 
+pub use context::Context;
 pub use correspondent::{Book, Correspondent};
-pub use host::{Context, HostId, Tuning};
+pub use host::{HostId, Tuning};
 pub use link::{Fate, Kind, Line, Link, LinkCounters};
 pub use network::Network;
 pub use nic::Nic;

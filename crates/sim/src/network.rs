@@ -1,5 +1,7 @@
 //! The network: hosts, time, and what happens in which order.
 
+mod stations;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,6 +11,7 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::{EtherType, HEADER_LEN, Header, Mac};
 use millrace_wire::offload::ChecksumState;
 
+use crate::end::End;
 use crate::host::{Host, HostId, Tuning};
 use crate::link::{Fate, Kind, Line, Link, LinkCounters};
 use crate::nic::{Nic, OnWire};
@@ -55,13 +58,6 @@ struct Event {
     end: End,
     /// `None`: the host has something to do.
     arrives: Option<OnWire>,
-}
-
-/// Whatever has a link to the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Host(usize),
-    Station(usize),
 }
 
 impl Network {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 use millrace_tcp::Duration;
 
-use crate::host::Context;
+use crate::context::Context;
 use crate::talk::{Plan, Role, Talk, role_of};
 
 /// Something that uses the stack of its host. It learns of a socket only what it is told, and must

@@ -1,80 +1,25 @@
-//! Stations without a stack: a test says each frame that they send.
+//! A station without a stack, which answers to ARP alone.
 
 use std::net::Ipv4Addr;
 
 use millrace_wire::arp::{self, Operation};
 use millrace_wire::ethernet::{EtherType, HEADER_LEN, Header, Mac};
-use millrace_wire::offload::ChecksumState;
 
-use crate::link::{Line, Link};
-use crate::network::{End, Network};
-use crate::nic::OnWire;
+use crate::link::Line;
 
-/// Names a station of a [`Network`].
+/// Names a station of a [`crate::Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StationId(usize);
+pub struct StationId(pub(crate) usize);
 
 pub(crate) struct Station {
     pub mac: Mac,
     pub line: Line,
-    address: Ipv4Addr,
-    received: Vec<Vec<u8>>,
-}
-
-impl Network {
-    /// Adds a station, with the address 10.0.0.201 and so on. It answers when it is asked for its
-    /// hardware address, and does nothing else.
-    pub fn add_station(&mut self, link: Link) -> StationId {
-        let number = self.stations.len() as u8 + 201;
-        let line = Line::new(link, self.rng.fork());
-        let (mac, address) = (
-            Mac([2, 0, 0, 0, 0, number]),
-            Ipv4Addr::new(10, 0, 0, number),
-        );
-        self.stations.push(Station {
-            mac,
-            line,
-            address,
-            received: Vec::new(),
-        });
-        StationId(self.stations.len() - 1)
-    }
-
-    /// The addresses of a station.
-    pub fn station_address(&self, station: StationId) -> (Mac, Ipv4Addr) {
-        let station = &self.stations[station.0];
-        (station.mac, station.address)
-    }
-
-    /// The station sends these bytes as a frame.
-    pub fn send_from(&mut self, station: StationId, bytes: Vec<u8>) {
-        self.send(
-            End::Station(station.0),
-            &OnWire {
-                bytes,
-                checksum: ChecksumState::Unchecked,
-                segment_size: 0,
-            },
-        );
-    }
-
-    /// The frames that the station received since the last call, without questions for its hardware
-    /// address.
-    pub fn take_received(&mut self, station: StationId) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.stations[station.0].received)
-    }
-
-    pub(crate) fn arrive_at_station(&mut self, index: usize, bytes: Vec<u8>) {
-        let station = &mut self.stations[index];
-        match station.answer_to_arp(&bytes) {
-            Some(bytes) => self.send_from(StationId(index), bytes),
-            None => station.received.push(bytes),
-        }
-    }
+    pub address: Ipv4Addr,
+    pub received: Vec<Vec<u8>>,
 }
 
 impl Station {
-    fn answer_to_arp(&self, frame: &[u8]) -> Option<Vec<u8>> {
+    pub fn answer_to_arp(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let (header, payload) = Header::parse(frame).ok()?;
         let question = arp::Packet::parse(payload)
             .ok()

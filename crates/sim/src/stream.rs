@@ -8,7 +8,7 @@ use std::rc::Rc;
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 use millrace_tcp::Instant;
 
-use crate::host::Context;
+use crate::context::Context;
 use crate::program::Program;
 
 /// Bytes that a [`Source`] writes at a time.

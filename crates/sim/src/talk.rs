@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use millrace_shard::{Error, How, Memory, Owner, SocketId, View, ViewFlags};
 use millrace_tcp::{Duration, Instant};
 
-use crate::host::Context;
+use crate::context::Context;
 use crate::pattern::Pattern;
 
 /// What a conversation consists of; both ends know it.

@@ -8,8 +8,8 @@ use millrace_wire::ethernet::{EtherType, HEADER_LEN, Header as Ethernet};
 use millrace_wire::tcp::Segment;
 use millrace_wire::{arp, icmpv4, ipv4, tcp};
 
+use crate::end::End;
 use crate::link::Fate;
-use crate::network::End;
 use crate::rng::mix;
 
 /// How many frames are remembered.

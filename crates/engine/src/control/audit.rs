@@ -165,7 +165,7 @@ impl Audit {
 
     /// Writes the counts of suppressed lines whose users may cause lines again. Returns when to
     /// call it again; none if no count is left.
-    pub(crate) fn look(&mut self) -> Option<Duration> {
+    pub(crate) fn check(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let mut due = Vec::new();
         let mut waits = false;

@@ -10,7 +10,7 @@ use std::hash::Hash;
 pub(crate) struct FairShares<Holder> {
     supply: u64,
     used: u64,
-    held: HashMap<Holder, u64>,
+    in_use: HashMap<Holder, u64>,
     refused: u64,
 }
 
@@ -19,32 +19,32 @@ impl<Holder: Copy + Eq + Hash> FairShares<Holder> {
         FairShares {
             supply,
             used: 0,
-            held: HashMap::new(),
+            in_use: HashMap::new(),
             refused: 0,
         }
     }
 
     /// Takes one unit, if `holder` may have one more.
     pub(crate) fn take(&mut self, holder: Holder) -> bool {
-        let held = self.held.get(&holder).copied().unwrap_or(0);
+        let held = self.in_use.get(&holder).copied().unwrap_or(0);
         if held + 1 > self.supply.saturating_sub(self.used) {
             self.refused += 1;
             return false;
         }
-        self.held.insert(holder, held + 1);
+        self.in_use.insert(holder, held + 1);
         self.used += 1;
         true
     }
 
     /// Gives one unit back.
     pub(crate) fn give(&mut self, holder: Holder) {
-        let Some(held) = self.held.get_mut(&holder) else {
+        let Some(held) = self.in_use.get_mut(&holder) else {
             return;
         };
         *held -= 1;
         self.used -= 1;
         if *held == 0 {
-            self.held.remove(&holder);
+            self.in_use.remove(&holder);
         }
     }
 

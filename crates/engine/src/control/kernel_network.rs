@@ -24,7 +24,7 @@ pub(crate) struct KernelNetwork {
     link: Link,
     /// The addresses that were asked for, where not all are wanted.
     wanted: Vec<(IpAddr, u8)>,
-    held: Arc<Held>,
+    reserved_ports: Arc<Held>,
     changes: Changes,
     /// When addresses and routes are read next.
     due: Option<Instant>,
@@ -39,14 +39,14 @@ impl KernelNetwork {
         name: &str,
         shared: Shared,
         link: &Link,
-        held: Arc<Held>,
+        reserved_ports: Arc<Held>,
     ) -> std::io::Result<KernelNetwork> {
         Ok(KernelNetwork {
             name: name.to_owned(),
             shared,
             link: link.clone(),
             wanted: link.addresses.clone(),
-            held,
+            reserved_ports,
             changes: Changes::listen()?,
             due: Some(Instant::now()),
             said: None,
@@ -71,7 +71,7 @@ impl KernelNetwork {
     }
 
     /// Reads addresses and routes, if it is time. Returns the link if they have changed.
-    pub(crate) fn look(&mut self) -> Option<&Link> {
+    pub(crate) fn check(&mut self) -> Option<&Link> {
         self.due.take_if(|due| *due <= Instant::now())?;
         // A device that was deleted has no addresses. The link reports that.
         let network = device::index(&self.name).and_then(kernel::network).ok()?;
@@ -87,7 +87,7 @@ impl KernelNetwork {
     fn addresses(&mut self, network: &Network) -> Vec<(IpAddr, u8)> {
         let addresses = wanted(&network.addresses, &self.wanted, self.shared.addresses);
         let ips: Vec<IpAddr> = addresses.iter().map(|&(ip, _)| ip).collect();
-        let held = match self.held.share(&ips) {
+        let held = match self.reserved_ports.share(&ips) {
             Ok(held) => held,
             Err(error) => {
                 self.say(format!(

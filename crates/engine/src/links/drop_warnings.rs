@@ -32,7 +32,7 @@ pub(crate) struct DropWarnings {
 impl DropWarnings {
     /// Prints each kind of loss the first time.
     #[cold]
-    pub(crate) fn look(&mut self, thread: &str, port: &dyn Port) {
+    pub(crate) fn check(&mut self, thread: &str, port: &dyn Port) {
         let counters = port.counters();
         let mut news = self.news(counters.tx_dropped, || missed(&port.gauges()));
         if !self.unpolled && counters.rx_frames > 0 {

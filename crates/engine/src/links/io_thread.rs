@@ -337,7 +337,7 @@ impl IoThread {
     fn check_for_drops(&mut self, now: Instant) {
         if now - self.looked >= Duration::from_micros(CHECK_INTERVAL_US) {
             self.looked = now;
-            self.drop_warnings.look("an I/O thread", &*self.io.port);
+            self.drop_warnings.check("an I/O thread", &*self.io.port);
         }
     }
 

@@ -120,8 +120,8 @@ impl ShardLink {
     pub(crate) fn has_queued_frames(&mut self) -> bool {
         match &mut self.port {
             None | Some(ShardPort::Device(_)) => false,
-            Some(ShardPort::Queues(queues)) => queues.look(),
-            Some(ShardPort::Mixed(mixed)) => mixed.queues.look(),
+            Some(ShardPort::Queues(queues)) => queues.check(),
+            Some(ShardPort::Mixed(mixed)) => mixed.queues.check(),
         }
     }
 
@@ -139,8 +139,8 @@ impl ShardLink {
         input: impl FnMut(&Frame<'_>, &mut WorkerCounters),
     ) -> usize {
         match &mut self.port {
-            Some(ShardPort::Queues(queues)) => self.readable = queues.look(),
-            Some(ShardPort::Mixed(mixed)) => self.readable |= mixed.queues.look(),
+            Some(ShardPort::Queues(queues)) => self.readable = queues.check(),
+            Some(ShardPort::Mixed(mixed)) => self.readable |= mixed.queues.check(),
             _ => {}
         }
         if !self.readable || self.lost {
@@ -311,7 +311,7 @@ impl ShardLink {
     /// Says what the link has lost, the first time.
     pub(crate) fn check_for_drops(&mut self) {
         if let Some(port) = &self.port {
-            self.drop_warnings.look(&self.thread, port.port());
+            self.drop_warnings.check(&self.thread, port.port());
         }
     }
 

@@ -230,7 +230,7 @@ impl PendingFrames {
 
 impl VirtualQueues {
     /// Whether there is a frame to receive. Must be called before each burst.
-    pub(crate) fn look(&mut self) -> bool {
+    pub(crate) fn check(&mut self) -> bool {
         self.side.inbound.look()
     }
 

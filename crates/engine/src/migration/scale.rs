@@ -119,7 +119,7 @@ impl Scale {
 
     /// Ends late moves. If it is time, checks the loads and moves buckets from busy shards to
     /// others.
-    pub(crate) fn look(&mut self, workers: &Workers) {
+    pub(crate) fn check(&mut self, workers: &Workers) {
         if self.begun.is_some() && self.catch_up(workers).is_err() {
             return;
         }
@@ -389,13 +389,13 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(scale.to(2, &slow.workers), Err(libc::EBUSY));
             assert!(scale.patience().is_some(), "it is looked after");
-            scale.look(&slow.workers);
+            scale.check(&slow.workers);
         }
         slow.carry_out();
-        scale.look(&slow.workers);
+        scale.check(&slow.workers);
         assert_eq!(scale.to(2, &slow.workers), Err(libc::EBUSY));
         slow.switch();
-        scale.look(&slow.workers);
+        scale.check(&slow.workers);
         assert_eq!(
             scale.to(2, &slow.workers),
             Err(libc::EBUSY),
@@ -411,9 +411,9 @@ mod tests {
         let mut times = 0;
         while scale.to(2, &slow.workers) != Ok(0) {
             slow.carry_out();
-            scale.look(&slow.workers);
+            scale.check(&slow.workers);
             slow.switch();
-            scale.look(&slow.workers);
+            scale.check(&slow.workers);
             slow.carry_out();
             times += 1;
             assert!(times < 20);

@@ -20,7 +20,7 @@ pub(super) struct Link {
     pub(super) mac: Mac,
     pub(super) mtu: u16,
     /// The ports that the engine has reserved, where it shares addresses with the kernel.
-    pub(super) held: Option<Arc<Held>>,
+    pub(super) reserved_ports: Option<Arc<Held>>,
 }
 
 /// The largest IP packet of an engine without a link.
@@ -35,7 +35,7 @@ impl Link {
                 ports: Vec::new(),
                 mac: Mac([2, 0, 0, 0, 0, 1]),
                 mtu: LOOPBACK_MTU,
-                held: None,
+                reserved_ports: None,
             });
         };
         // Addresses of the kernel are valid, whatever their prefix.
@@ -75,7 +75,7 @@ impl Link {
             mac: capabilities.mac,
             mtu: mtu.min(capabilities.mtu),
             ports: opened.ports,
-            held: opened.held,
+            reserved_ports: opened.held,
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Shards<'a> {
     /// The core of each shard. None: the shard may run on any core.
     pub(super) cores: &'a [Option<usize>],
     /// The ports that the engine has reserved, where it shares addresses with the kernel.
-    pub(super) held: Option<Arc<Held>>,
+    pub(super) reserved_ports: Option<Arc<Held>>,
     pub(super) first_unprivileged: FirstUnprivileged,
     pub(super) audit: Outbox,
     pub(super) default_router: Arc<AtomicU32>,
@@ -101,7 +101,7 @@ impl Shards<'_> {
             own: own.into(),
             link: ShardLink::new(port, own.into(), self.config.join),
             peers: several.then(|| Box::new(peers)),
-            reserved_ports: ReservedPorts::new(self.held.clone(), own.into()),
+            reserved_ports: ReservedPorts::new(self.reserved_ports.clone(), own.into()),
             cpu_follow: CpuFollow::new(self.config.follow && !several && self.cores[0].is_none()),
             ..ShardServer::alone(shard, self.audit.clone(), permits)
         }
@@ -142,7 +142,10 @@ pub(super) fn shard_config(
         MtuProbing::BlackHole => millrace_tcp::MtuProbing::BlackHole,
         MtuProbing::Always => millrace_tcp::MtuProbing::Always,
     };
-    shard_config.ephemeral = opened.held.as_ref().map(|held| held.outgoing().to_vec());
+    shard_config.ephemeral = opened
+        .reserved_ports
+        .as_ref()
+        .map(|held| held.outgoing().to_vec());
     if let Some(link) = &config.link {
         // Only the kernel is at the other end of a TAP device, unless the device is bridged.
         // Stations beyond the bridge may remember another engine.

@@ -44,7 +44,7 @@ const SPOKEN_OF: [(&str, &str); 7] = [
 impl LimitWarnings {
     /// Prints new warnings.
     #[cold]
-    pub(crate) fn look(&mut self, shard: &Counters, worker: &WorkerCounters) {
+    pub(crate) fn check(&mut self, shard: &Counters, worker: &WorkerCounters) {
         let all = shard
             .iter()
             .chain([("send_memory_pressure", worker.send_memory_pressure)]);

@@ -15,14 +15,17 @@ use crate::shared::arenas::Arenas;
 /// The ports that one shard has reserved.
 pub(crate) struct ReservedPorts {
     /// None: the engine shares no address with the kernel.
-    held: Option<Arc<Held>>,
+    reserved_ports: Option<Arc<Held>>,
     own: u32,
 }
 
 impl ReservedPorts {
     /// The ports of shard `own`.
-    pub(crate) fn new(held: Option<Arc<Held>>, own: u32) -> ReservedPorts {
-        ReservedPorts { held, own }
+    pub(crate) fn new(reserved_ports: Option<Arc<Held>>, own: u32) -> ReservedPorts {
+        ReservedPorts {
+            reserved_ports,
+            own,
+        }
     }
 
     /// Binds a stream socket, as `Shard::bind_with` does.
@@ -55,7 +58,7 @@ impl ReservedPorts {
 
     fn reserve(&self, transport: Transport, local: SocketAddr) -> Result<(), Error> {
         let is_shared = local.port() != 0 && !local.ip().to_canonical().is_loopback();
-        let (Some(held), true) = (&self.held, is_shared) else {
+        let (Some(held), true) = (&self.reserved_ports, is_shared) else {
             return Ok(());
         };
         // The engine shares IPv4 addresses only. The shard refuses any other IPv6 address.
@@ -74,7 +77,7 @@ impl ReservedPorts {
     /// Releases a port that was reserved for a bind that failed, unless another socket has it.
     fn release_unless_used(&self, shard: &Shard<Arenas>, transport: Transport, local: SocketAddr) {
         let datagrams = transport == Transport::Udp;
-        if let Some(held) = &self.held
+        if let Some(held) = &self.reserved_ports
             && !shard.is_port_used(local.port(), datagrams)
         {
             held.release(transport, local.port(), self.own);
@@ -83,7 +86,7 @@ impl ReservedPorts {
 
     /// Releases the ports that the shard does not use any more.
     pub(crate) fn release_unused(&self, shard: &mut Shard<Arenas>) {
-        let Some(held) = &self.held else {
+        let Some(held) = &self.reserved_ports else {
             return;
         };
         for transport in [Transport::Tcp, Transport::Udp] {

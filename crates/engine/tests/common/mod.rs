@@ -466,7 +466,7 @@ pub fn describe(name: &str) -> serde_json::Value {
 
 /// What the engine says that programs hold: processes, sockets, receive memory, sockets on their
 /// way.
-pub fn held(name: &str) -> Vec<u64> {
+pub fn holdings(name: &str) -> Vec<u64> {
     let all = describe(name);
     let mut held = vec![all["in_flight"]["now"].as_u64().unwrap()];
     for shard in all["shards"].as_array().unwrap() {

@@ -4,11 +4,11 @@ use millrace_wire::tcp::Flags;
 use millrace_wire::vnet::VnetHeader;
 
 use super::Receive;
+use crate::ack_proxy::AckProxy;
 use crate::counters::Cause;
 use crate::filter::{Class, Segment, classify};
 use crate::hold;
 use crate::pool::NONE;
-use crate::stead::Stead;
 use crate::time::Instant;
 use crate::unit::{HEAD_MAX, Sink};
 
@@ -22,7 +22,7 @@ impl Receive {
         now: Instant,
         sink: &mut impl Sink,
     ) -> bool {
-        if self.steads.is_empty() {
+        if self.ack_proxies.is_empty() {
             return true;
         }
         let Class::Segment(segment) = classify(frame, frame.len(), vnet) else {
@@ -48,27 +48,27 @@ impl Receive {
             self.forget(index);
             return true;
         }
-        let stead = &mut self.steads[index as usize];
+        let ack_proxy = &mut self.ack_proxies[index as usize];
         if syn {
-            stead.on_host_syn(&segment, frame);
+            ack_proxy.on_host_syn(&segment, frame);
             return true;
         }
-        if !stead.is_known() {
+        if !ack_proxy.is_known() {
             return true;
         }
-        let was_owed = stead.owed;
+        let was_owed = ack_proxy.owed;
         let flow = self.table.flow(index);
-        let (passes, again) = stead.on_host(&segment, flow, frame, vnet, now);
-        if stead.owed && !was_owed {
+        let (passes, again) = ack_proxy.on_host(&segment, flow, frame, vnet, now);
+        if ack_proxy.owed && !was_owed {
             self.owing.push(index);
         }
-        stead.release(&mut self.pool);
-        self.again_at = self.again_at.min(stead.again_at());
+        ack_proxy.release(&mut self.pool);
+        self.again_at = self.again_at.min(ack_proxy.again_at());
         if again {
             self.give_again(index, true, now, sink);
         }
-        let stead = &self.steads[index as usize];
-        if stead.ending && stead.kept.head == NONE && self.table.flow(index).count == 0 {
+        let ack_proxy = &self.ack_proxies[index as usize];
+        if ack_proxy.ending && ack_proxy.kept.head == NONE && self.table.flow(index).count == 0 {
             self.forget(index);
         }
         self.counters.acks_suppressed += u64::from(!passes);
@@ -80,8 +80,8 @@ impl Receive {
     pub fn acknowledgement(&mut self, now: Instant, frame: &mut [u8; HEAD_MAX]) -> Option<usize> {
         let mut at = 0;
         while let Some(&index) = self.owing.get(at) {
-            let stead = &mut self.steads[index as usize];
-            if stead.may_tell_at() > now {
+            let ack_proxy = &mut self.ack_proxies[index as usize];
+            if ack_proxy.may_tell_at() > now {
                 at += 1;
                 continue;
             }
@@ -93,8 +93,8 @@ impl Receive {
                 .saturating_sub(self.config.buffers / 4);
             let room = u32::try_from(free * self.config.buffer_len / 2).unwrap_or(u32::MAX);
             let flow = self.table.flow(index);
-            let told = stead.tell(flow, &self.pool, room, now, frame);
-            self.again_at = self.again_at.min(stead.again_at());
+            let told = ack_proxy.tell(flow, &self.pool, room, now, frame);
+            self.again_at = self.again_at.min(ack_proxy.again_at());
             if told.is_some() {
                 self.counters.active_acks += 1;
                 return told;
@@ -108,24 +108,24 @@ impl Receive {
         if now < self.again_at {
             return;
         }
-        for index in 0..self.steads.len() {
-            if self.steads[index].again_at() <= now {
+        for index in 0..self.ack_proxies.len() {
+            if self.ack_proxies[index].again_at() <= now {
                 self.give_again(index as u32, false, now, sink);
             }
         }
-        let times = self.steads.iter().map(Stead::again_at);
+        let times = self.ack_proxies.iter().map(AckProxy::again_at);
         self.again_at = times.min().unwrap_or(Instant(u64::MAX));
     }
 
     /// The first unit that was promised and that the host has not acknowledged.
     fn give_again(&mut self, index: u32, asked: bool, now: Instant, sink: &mut impl Sink) {
-        let stead = &mut self.steads[index as usize];
-        stead.note_again(now);
+        let ack_proxy = &mut self.ack_proxies[index as usize];
+        ack_proxy.note_again(now);
         // What goes beyond may be more than the host's window.
-        stead.release_unpromised(&mut self.pool);
-        self.again_at = self.again_at.min(stead.again_at());
-        if stead.kept.head != NONE {
-            hold::show(&self.pool, &self.config, stead.kept.head, sink);
+        ack_proxy.release_unpromised(&mut self.pool);
+        self.again_at = self.again_at.min(ack_proxy.again_at());
+        if ack_proxy.kept.head != NONE {
+            hold::show(&self.pool, &self.config, ack_proxy.kept.head, sink);
             *match asked {
                 true => &mut self.counters.given_again_asked,
                 false => &mut self.counters.given_again_timeout,
@@ -137,18 +137,18 @@ impl Receive {
     /// one of which something is kept only when the host has acknowledged it, or says that there is
     /// no such connection.
     pub(super) fn end(&mut self, index: u32) {
-        match self.steads.get_mut(index as usize) {
-            Some(stead) if stead.kept.head != NONE => stead.ending = true,
+        match self.ack_proxies.get_mut(index as usize) {
+            Some(ack_proxy) if ack_proxy.kept.head != NONE => ack_proxy.ending = true,
             _ => self.forget(index),
         }
     }
 
     /// The sender repeats what is here.
     pub(super) fn repeated(&mut self, index: u32, segment: &Segment) {
-        if let Some(stead) = self.steads.get_mut(index as usize) {
-            let was_owed = stead.owed;
-            stead.on_repeated(segment);
-            if stead.owed && !was_owed {
+        if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize) {
+            let was_owed = ack_proxy.owed;
+            ack_proxy.on_repeated(segment);
+            if ack_proxy.owed && !was_owed {
                 self.owing.push(index);
             }
         }

@@ -2,8 +2,8 @@
 
 use millrace_wire::tcp::Seq;
 
+use super::controller::{Acked, Controller, Window};
 use super::newreno::NewReno;
-use super::{Acked, Controller, Window};
 use crate::time::Instant;
 
 /// The unit of fractions.

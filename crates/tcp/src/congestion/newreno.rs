@@ -1,6 +1,6 @@
 //! NewReno: the congestion window of RFC 5681, counted in bytes (RFC 3465).
 
-use super::{Acked, Controller, Window};
+use super::controller::{Acked, Controller, Window};
 use crate::time::Instant;
 
 /// Adds a segment in each round trip, and halves on a loss.

@@ -1,4 +1,4 @@
-//! Acknowledging in the host's stead: what is held is acknowledged before the host has it, and kept
+//! Acknowledging for the host: what is held is acknowledged before the host has it, and kept
 //! until the host has acknowledged it itself.
 //!
 //! Only flows whose handshake was seen, both ways, with nothing in it that is not understood here,
@@ -44,7 +44,7 @@ pub(crate) struct Kept {
 
 /// What is known of the host's end of a flow.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stead {
+pub(crate) struct AckProxy {
     /// What the SYNs of both have said; with both, and nothing against it, the flow is acknowledged
     /// here.
     sender: Option<Offer>,
@@ -79,9 +79,9 @@ pub(crate) struct Stead {
     tcp_at: u8,
 }
 
-impl Stead {
+impl AckProxy {
     /// Nothing is known.
-    pub(crate) const NEW: Stead = Stead {
+    pub(crate) const NEW: AckProxy = AckProxy {
         sender: None,
         host: None,
         refused: false,
@@ -410,7 +410,7 @@ impl Stead {
         while self.kept.head != NONE {
             self.kept.head = pool.put(self.kept.head);
         }
-        *self = Stead::NEW;
+        *self = AckProxy::NEW;
     }
 
     /// When something is to be given to the host again.
