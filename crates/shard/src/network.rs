@@ -1,6 +1,8 @@
 //! Everything below the transport protocols: addresses, routes, neighbours, ICMP, fragments,
 //! groups, and the replies that no socket sends. It wires the parts that `link` and `ip` define.
 
+pub mod reply_queue;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_tcp::Instant;
@@ -30,7 +32,7 @@ use crate::link::arp::{self, ArpInput, ArpQueue};
 use crate::link::ethernet::Egress;
 use crate::link::neighbour::{Handle, Neighbours};
 use crate::memory::Owner;
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::network::reply_queue::{Reply, ReplyQueue};
 
 /// The MTU of the path from this host to itself: the largest IPv4 packet.
 const LOOPBACK_MTU: u16 = 65_535;

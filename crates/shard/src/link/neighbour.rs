@@ -21,7 +21,7 @@ use millrace_wire::ethernet::Mac;
 
 use crate::counters::Counters;
 use crate::memory::Owner;
-use crate::output::reply_queue::Reply;
+use crate::network::reply_queue::Reply;
 use crate::slab::Slab;
 use crate::timer_wheel::TimerWheel;
 use eviction::is_doubtful;

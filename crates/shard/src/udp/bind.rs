@@ -435,6 +435,30 @@ impl Udp {
         Ok(())
     }
 
+    /// The socket at `index` belongs to `owner` from now on, which calls it `label`.
+    pub(crate) fn change_owner<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        owner: Owner,
+        label: u32,
+    ) -> Result<(), Error> {
+        let socket = base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let Kind::Datagram(datagram) = &mut socket.kind else {
+            return Err(Error::NotSupported);
+        };
+        let ring = &mut datagram.recv;
+        if !ring.change_owner(&mut base.memory, socket.owner, owner) {
+            return Err(Error::NoMemory);
+        }
+        datagram.label = label;
+        socket.owner = owner;
+        if let Some(bound) = self.ports.bound_mut(datagram.local.port(), index) {
+            bound.owner = owner;
+        }
+        Ok(())
+    }
+
     /// Nobody holds the socket at `index` any more. What it has given to send still leaves.
     pub(crate) fn discard_datagram<M: Memory>(&mut self, base: &mut Base<M>, index: u32) {
         self.release_datagram_port(base, index);

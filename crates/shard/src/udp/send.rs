@@ -331,7 +331,7 @@ impl Udp {
         };
         match (elsewhere, found) {
             (Some(shard), _) => {
-                self.cross(base, Crossing::Datagram, Some(shard), &arrived, payload)
+                self.cross(base, Crossing::Datagram, Some(shard), &arrived, payload);
             }
             (None, Some(index)) => self.store_datagram(base, index, &arrived, payload),
             (None, None) => {

@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::error::errno;
 use crate::ip::icmp::{IcmpDetails, IcmpLimits, NetworkError, Quoted};
 use crate::ip::v4::fragments;
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::network::reply_queue::{Reply, ReplyQueue};
 
 /// Bytes of a packet that an error quotes: the error fits into 576 bytes (RFC 1812 4.3.2.3).
 pub const QUOTE_MAX: usize = 576 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN;

@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::env::Env;
 use crate::ip::route::Address as _;
 use crate::ip::v6::{Ipv6, ndp};
-use crate::output::reply_queue::ReplyQueue;
+use crate::network::reply_queue::ReplyQueue;
 
 /// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
 const RETRY: Duration = Duration::from_secs(1);

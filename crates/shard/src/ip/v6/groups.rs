@@ -11,7 +11,7 @@ use super::dad::State;
 use crate::env::Env;
 use crate::ip::groups::Groups;
 use crate::ip::v6::Ipv6;
-use crate::output::reply_queue::ReplyQueue;
+use crate::network::reply_queue::ReplyQueue;
 
 /// Reports at the start: one may be lost (RFC 3810 9.1), and the first is before the link-local
 /// address is known to be ours (RFC 3590 4).

@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::error::errno;
 use crate::ip::icmp::{IcmpDetails, IcmpLimits, NetworkError, Quoted};
 use crate::ip::v6::{Ipv6, fragments};
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::network::reply_queue::{Reply, ReplyQueue};
 use crate::tcp::segment::HOPS;
 
 /// Bytes of a packet that an error quotes: the error fits into the least MTU (RFC 4443 2.4 (c)).
