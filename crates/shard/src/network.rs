@@ -28,7 +28,8 @@ use crate::ip::v6::icmp::Icmpv6Error;
 use crate::ip::v6::ndp::{self, NdpInput};
 use crate::ip::v6::{self, Ipv6};
 use crate::link::acd::ConflictDetector;
-use crate::link::arp::{self, ArpInput, ArpQueue};
+use crate::link::arp::ArpInput;
+use crate::link::arp_queue::{self, ArpQueue};
 use crate::link::ethernet::Egress;
 use crate::link::neighbour::{Handle, Neighbours};
 use crate::memory::Owner;
@@ -519,7 +520,7 @@ impl Network {
             let sent = match request.target {
                 IpAddr::V4(target) => {
                     let source: Ipv4Addr = self.v4.source_for(target);
-                    arp::send_request(env, egress, to, source, target)
+                    arp_queue::send_request(env, egress, to, source, target)
                 }
                 // A tentative address asks for no neighbour; the request is made again in a second.
                 IpAddr::V6(target) => self.v6.source_for(target).is_none_or(|source: Ipv6Addr| {

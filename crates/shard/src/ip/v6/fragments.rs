@@ -6,7 +6,7 @@ use millrace_wire::{icmpv6, ipv6, tcp, udp};
 use crate::env::Env;
 use crate::ip::family::{CONGESTION_EXPERIENCED, is_marked};
 use crate::ip::reassembly::{LEN_MAX, Name, Part, Whole, piece_size};
-use crate::ip::v6::icmp::{Icmpv6Error, QUOTE_MAX};
+use crate::ip::v6::icmp::error::{Icmpv6Error, QUOTE_MAX};
 use crate::network::reply_queue::{Reply, ReplyQueue};
 
 /// Position of the payload's length in the header.
