@@ -28,12 +28,11 @@
 //! ```
 
 mod bbr;
+mod controller;
 mod cubic;
 mod dctcp;
 mod hystart;
 mod newreno;
-
-use std::fmt;
 
 use millrace_wire::tcp::Seq;
 
@@ -42,157 +41,10 @@ use millrace_sockopt::Algorithm;
 
 use bbr::Bbr;
 pub(crate) use bbr::{Delivery, unit_size};
+pub use controller::{Acked, Controller, Custom, Window};
 use cubic::Cubic;
 use dctcp::Dctcp;
 use newreno::NewReno;
-
-/// An acknowledgement of new data outside of fast recovery, as an algorithm sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Acked {
-    /// Bytes that this acknowledgement delivered, cumulatively or selectively.
-    pub bytes: u32,
-    /// Payload of a full segment, in bytes.
-    pub mss: u32,
-    /// The round trip that it measured, in microseconds; 0 if it measured none. After a loss the
-    /// smoothed round trip takes its place, until the flight has no more marks.
-    pub rtt_us: u32,
-    /// Retransmission time-out without back-off, in microseconds.
-    pub rto_us: u32,
-    /// SND.UNA as a stream offset: everything before it is acknowledged.
-    pub una: u64,
-    /// SND.NXT as a stream offset: the next byte to send for the first time.
-    pub nxt: u64,
-}
-
-/// The window that an algorithm moves, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    /// Congestion window.
-    pub cwnd: u32,
-    /// Slow-start threshold; `u32::MAX` before the first loss.
-    pub ssthresh: u32,
-}
-
-impl Window {
-    /// Whether the window is below the threshold (RFC 5681 3.1).
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// let window = millrace::congestion::Window { cwnd: 14_600, ssthresh: u32::MAX };
-    /// assert!(window.in_slow_start());
-    /// ```
-    pub fn in_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
-    }
-
-    /// Grows by the acknowledged bytes, up to the threshold, and returns the rest (RFC 5681 3.1).
-    /// It counts bytes as RFC 3465 does, so that many small acknowledgements are worth no more than
-    /// a large one. The bound of RFC 3465 of two segments per acknowledgement is not kept:
-    /// receivers of aggregates, ours and Linux's, acknowledge up to 64 KB at once, and would stay
-    /// in slow start for dozens of round trips.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// let mut window = millrace::congestion::Window { cwnd: 10_000, ssthresh: 12_000 };
-    /// // Up to the threshold; the algorithm decides about the rest.
-    /// assert_eq!(window.slow_start(3_000), 1_000);
-    /// assert_eq!(window.cwnd, 12_000);
-    /// ```
-    pub fn slow_start(&mut self, acked: u32) -> u32 {
-        let room = self.ssthresh.saturating_sub(self.cwnd);
-        let taken = acked.min(room);
-        self.cwnd = self.cwnd.saturating_add(taken);
-        acked - taken
-    }
-}
-
-/// A congestion control algorithm, with its state for one connection.
-///
-/// All algorithms share fast recovery (which bytes are sent, and how fast) and the decay of a
-/// window that is not used (RFC 7661). A window has one segment at least, whatever an algorithm
-/// sets.
-///
-/// These calls are made for each acknowledgement: they must not block, and should not allocate.
-pub trait Controller: fmt::Debug + Send {
-    /// The connection is established. `window` is that of RFC 6928, and may be changed. An
-    /// algorithm that is chosen later gets no such call.
-    fn start(&mut self, _window: &mut Window, _mss: u32) {}
-
-    /// New data was acknowledged, and the window was in full use.
-    fn on_ack(&mut self, window: &mut Window, acked: &Acked, now: Instant);
-
-    /// New data was acknowledged, and the program does not use the window.
-    fn on_unused(&mut self) {}
-
-    /// Something is lost, for the first time in a round trip, with `flight` bytes in flight.
-    /// Returns the threshold to reduce to, in bytes; the caller applies it.
-    fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32;
-
-    /// The peer echoes a mark, with an acknowledgement of so many bytes.
-    fn on_echo(&mut self, _bytes: u32) {}
-
-    /// The network marks. Returns the threshold to reduce to, in bytes; RFC 3168 6.1.2 reduces as
-    /// for a loss.
-    fn marked(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32 {
-        self.reduced(window, flight, mss, now)
-    }
-
-    /// A time-out came: the whole flight is lost.
-    fn on_timeout(&mut self);
-
-    /// The last reduction was spurious: the window has returned to its former size.
-    fn on_undone(&mut self, _window: &Window) {}
-}
-
-/// An algorithm that a program brings: its name, and a function that makes its state when a
-/// connection chooses it.
-#[derive(Clone, Copy, Debug)]
-pub struct Custom {
-    name: &'static str,
-    make: fn() -> Box<dyn Controller>,
-}
-
-impl Custom {
-    /// An algorithm with this name, for `TCP_CONGESTION`, and this constructor.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
-    /// # #[derive(Debug)]
-    /// # struct Constant;
-    /// # impl Controller for Constant {
-    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
-    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
-    /// #         window.cwnd
-    /// #     }
-    /// #     fn on_timeout(&mut self) {}
-    /// # }
-    /// let custom = Custom::new("constant", || Box::new(Constant));
-    /// ```
-    pub const fn new(name: &'static str, make: fn() -> Box<dyn Controller>) -> Custom {
-        Custom { name, make }
-    }
-
-    /// The name of the algorithm.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
-    /// # #[derive(Debug)]
-    /// # struct Constant;
-    /// # impl Controller for Constant {
-    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
-    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
-    /// #         window.cwnd
-    /// #     }
-    /// #     fn on_timeout(&mut self) {}
-    /// # }
-    /// assert_eq!(Custom::new("constant", || Box::new(Constant)).name(), "constant");
-    /// ```
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-}
 
 /// The algorithms, in two words: most connections never fill a window, and need no state.
 #[derive(Debug)]
@@ -216,7 +68,7 @@ pub(crate) struct Congestion {
     pub(crate) window: Window,
     /// Most bytes in flight since `usage_end` was sent: tells whether the window is in use (RFC
     /// 7661, as Linux does it).
-    peak: u32,
+    max_in_flight: u32,
     /// Low half of a stream offset.
     usage_end: u32,
     /// When the window was last in use, or last lowered because it was not.
@@ -231,7 +83,7 @@ impl Congestion {
                 cwnd: 0,
                 ssthresh: u32::MAX,
             },
-            peak: 0,
+            max_in_flight: 0,
             usage_end: 0,
             validated: Ticks::default(),
             algorithm: any(custom, algorithm),
@@ -254,7 +106,7 @@ impl Congestion {
 
     /// Most bytes in flight within the last round trip, bounded by the window.
     pub(crate) fn recent_flight(&self) -> u32 {
-        self.peak.min(self.window.cwnd)
+        self.max_in_flight.min(self.window.cwnd)
     }
 
     /// Whether the algorithm has no memory of its own yet.
@@ -321,13 +173,13 @@ impl Congestion {
     /// for it (RFC 7661 4.4.3). As in RFC 2861 and Linux, half of the unused part goes each time.
     #[cold]
     fn lower_unused(&mut self, initial: u8, mss: u32, now: Instant) {
-        let used = self.peak.max(initial_window(initial, mss));
+        let used = self.max_in_flight.max(initial_window(initial, mss));
         let window = &mut self.window;
         if used < window.cwnd {
             window.ssthresh = window.ssthresh.max(window.cwnd / 4 * 3);
             window.cwnd = window.cwnd / 2 + used / 2;
         }
-        self.peak = 0;
+        self.max_in_flight = 0;
         self.validated = now.ticks();
     }
 
@@ -457,8 +309,8 @@ impl Congestion {
     /// acknowledged.
     #[inline]
     pub(crate) fn on_sent(&mut self, una: u64, nxt: u64, flight: u32) {
-        if Seq(una as u32).at_or_after(Seq(self.usage_end)) || flight > self.peak {
-            self.peak = flight;
+        if Seq(una as u32).at_or_after(Seq(self.usage_end)) || flight > self.max_in_flight {
+            self.max_in_flight = flight;
             self.usage_end = nxt as u32;
         }
     }
@@ -478,7 +330,7 @@ impl Congestion {
             0
         };
         self.window.cwnd = shifted.max(restart);
-        self.peak = 0;
+        self.max_in_flight = 0;
     }
 
     /// Whether the window, and not the program, bounds the flight. Only then does an
@@ -486,9 +338,9 @@ impl Congestion {
     /// be acknowledged before the other half is sent.
     fn is_limiting(&self, mss: u32) -> bool {
         if self.window.in_slow_start() {
-            self.window.cwnd < self.peak.saturating_mul(2)
+            self.window.cwnd < self.max_in_flight.saturating_mul(2)
         } else {
-            self.peak.saturating_add(mss) > self.window.cwnd
+            self.max_in_flight.saturating_add(mss) > self.window.cwnd
         }
     }
 }
@@ -520,17 +372,6 @@ mod tests {
     /// The initial window, in segments.
     const INITIAL: u8 = 10;
 
-    pub(super) fn acked(bytes: u32, mss: u32) -> Acked {
-        Acked {
-            bytes,
-            mss,
-            rtt_us: 1_000,
-            rto_us: 200_000,
-            una: 0,
-            nxt: 0,
-        }
-    }
-
     fn congestion(mss: u32) -> Congestion {
         let mut congestion = Congestion::new(&[], Algorithm::NewReno);
         congestion.start(INITIAL, mss, 0, Instant::from_micros(0));
@@ -554,10 +395,10 @@ mod tests {
     fn rfc7661_window_grows_only_when_it_is_used() {
         let mut congestion = congestion(1_000);
         congestion.on_sent(0, 4_000, 4_000);
-        congestion.on_ack(INITIAL, &acked(4_000, 1_000), Instant::from_micros(0));
+        congestion.on_ack(INITIAL, &Acked::of(4_000, 1_000), Instant::from_micros(0));
         assert_eq!(congestion.window.cwnd, 10_000);
         congestion.on_sent(4_000, 14_000, 10_000);
-        congestion.on_ack(INITIAL, &acked(10_000, 1_000), Instant::from_micros(0));
+        congestion.on_ack(INITIAL, &Acked::of(10_000, 1_000), Instant::from_micros(0));
         assert_eq!(congestion.window.cwnd, 20_000);
     }
 
@@ -570,7 +411,11 @@ mod tests {
         for i in 0..30u64 {
             at_ms += 50;
             congestion.on_sent(i * 2_000, (i + 1) * 2_000, 2_000);
-            congestion.on_ack(INITIAL, &acked(2_000, 1_000), Instant::from_millis(at_ms));
+            congestion.on_ack(
+                INITIAL,
+                &Acked::of(2_000, 1_000),
+                Instant::from_millis(at_ms),
+            );
             windows.push(congestion.window.cwnd);
         }
         assert_eq!(windows[..3], [80_000; 3], "not before a time-out is over");

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Window;
+use super::controller::Window;
 use crate::time::{Duration, Instant};
 
 /// The unit of gains.

@@ -2,8 +2,8 @@
 //! cubic curve of time, stays there for a while, and then probes beyond. It is never smaller than
 //! NewReno's would be.
 
+use super::controller::{Acked, Controller, Window};
 use super::hystart::HyStart;
-use super::{Acked, Controller, Window};
 use crate::time::Instant;
 
 /// The curve is followed for so many milliseconds at most, which keeps the arithmetic within 64

@@ -2,7 +2,7 @@
 
 use millrace_wire::tcp::Seq;
 
-use super::{Acked, Window};
+use super::controller::{Acked, Window};
 
 /// The constants of RFC 9406 4.3.
 const RTT_SAMPLES: u8 = 8;
