@@ -1,5 +1,5 @@
 //! TCP: segments in and out, listeners' handshakes, TIME-WAIT, SYN cookies and Fast Open.
-//! What one connection does is in the crate `millrace_tcp`.
+//! The crate `millrace_tcp` has the protocol of one connection.
 
 pub mod autotuning;
 pub mod catch_all;

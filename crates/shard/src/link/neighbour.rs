@@ -146,12 +146,13 @@ impl Neighbours {
         }
     }
 
-    /// What is told is true: somebody else has looked after that.
+    /// Believes every change of a hardware address at once: the kernel has checked it.
     pub fn trust(&mut self) {
         self.lock = Duration::ZERO;
     }
 
-    /// The same on a link with one other station, which all others are behind: nobody is asked for.
+    /// As this table, on a link with one other station that leads to all hosts: no address is asked
+    /// for.
     pub fn all_behind(mut self, station: Option<Mac>, now: Instant) -> Neighbours {
         let Some(station) = station else {
             return self;
@@ -508,8 +509,8 @@ impl Neighbours {
         self.failed.pop()
     }
 
-    /// What goes by way of `address` may have to go another way: handles of it go stale, and who
-    /// waits for it looks again where to send.
+    /// Packets by way of `address` may have to take another way: handles of the entry go stale, and
+    /// sockets that wait for it look up their route again.
     pub fn reroute(&mut self, address: IpAddr) {
         if let Some(index) = self.index_of(address) {
             let mac = self.entries.get(index).map(|entry| entry.mac);

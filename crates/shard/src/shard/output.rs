@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::shard::Shard;
 use crate::tcp::output::Served;
 
-/// Segments that turn round inside the shard in one transmit; the rest waits for the next.
+/// Segments to this host itself that one transmit delivers; the rest waits for the next.
 const LOCAL_TURN: u32 = 256;
 
 impl<M: Memory> Shard<M> {

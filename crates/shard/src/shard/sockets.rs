@@ -1,4 +1,4 @@
-//! Requests that are the same for all kinds of sockets: close, shut down, show, set options.
+//! The requests that all kinds of sockets have: close, shut down, show, set options.
 
 use millrace_sockopt::{Opt, OptName};
 use millrace_tcp::{Info, Instant, State};
@@ -170,7 +170,7 @@ impl<M: Memory> Shard<M> {
             how != How::Read || socket.marks.contains(Marks::WRITE_SHUT),
         );
         self.base.mark_changed(index);
-        // As Linux has it, without a peer it is an error and shut all the same.
+        // As on Linux: without a peer it is an error, but the socket is shut nevertheless.
         connected.then_some(()).ok_or(Error::NotConnected)
     }
 

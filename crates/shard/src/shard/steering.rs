@@ -25,9 +25,9 @@ impl<M: Memory> Shard<M> {
         self.base.steering.set_arrival(Arrival::Link);
     }
 
-    /// What else is to be done with the frame that was taken in last; once. To be asked after each
-    /// one if there are other shards. With it a frame to hand over in its place, if it was the last
-    /// fragment of a packet. The transport checksum has been verified.
+    /// How to handle the last frame further; once. Must be asked after each frame if there are
+    /// other shards. If the frame was the last fragment of a packet, a frame with the whole packet
+    /// comes with it, to hand over in its place. The transport checksum has been verified.
     pub fn take_misrouted(&mut self) -> Option<(Misrouted, Option<Vec<u8>>)> {
         self.base.steering.take_misrouted()
     }
@@ -67,8 +67,8 @@ impl<M: Memory> Shard<M> {
         (owner != NOBODY && owner != steer.own).then_some((owner, flow))
     }
 
-    /// Whose a flow is by its tag, as far as is known here: another shard that should know of it.
-    /// None if that is this one, or nobody yet.
+    /// The shard that owns a flow by its tag, as far as this shard knows; `None` if that is this
+    /// one, or none yet.
     pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
         let steer = self.base.env.config.steer.as_ref()?;
         let owner = steer.owner(&flow.tuple);

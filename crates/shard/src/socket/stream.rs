@@ -1,4 +1,4 @@
-//! What a socket with a connection does by itself: it is shown, read and written.
+//! A socket with a connection: its view, and reading and writing its buffers.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

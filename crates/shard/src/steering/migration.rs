@@ -1,16 +1,17 @@
 //! Buckets of flows go from one shard to another while traffic flows.
 //!
-//! The new owner is told first ([`Shard::expect`]): from then on what comes for these buckets waits
-//! ([`Misrouted::Awaited`]). Then the old one gives ([`Shard::give`]) and hands over whatever still
-//! comes to it; then the new one takes ([`Shard::take`]), and what waited is put in again. So there
-//! is no moment at which a frame meets a shard that does not know its connection. Every other shard
-//! learns of it at any time ([`Shard::assign`]): until then it hands frames to the old owner, which
-//! hands them on.
+//! 1. The new owner is told ([`Shard::expect`]). From then on frames for these buckets wait there
+//!    ([`Misrouted::Awaited`]).
+//! 2. The old owner gives the buckets ([`Shard::give`]), and hands over the frames that still come.
+//! 3. The new owner takes them ([`Shard::take`]), and processes the frames that waited.
 //!
-//! What moves is connections that a program has, or had. What is about to begin or as good as over
-//! stays where it is, and so does a connection whose port the program had bound or for which there
-//! is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all
-//! that there are are pinned ([`Shard::give_new`]).
+//! So every frame meets a shard that knows its connection. Every other shard is told at any time
+//! ([`Shard::assign`]). Until then it hands frames to the old owner, which hands them on.
+//!
+//! The connections that move are those that a program has, or had. These stay, and are pinned:
+//! connections that are being opened or have ended, connections whose port the program bound, and
+//! those for which the new owner has no room. [`Shard::give_new`] moves only the buckets, for new
+//! flows, and pins all flows that exist.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -62,7 +63,7 @@ impl fmt::Debug for FlowBatch {
 }
 
 impl FlowBatch {
-    /// The buckets that it is of.
+    /// The buckets whose flows are in it.
     pub fn buckets(&self) -> &[usize] {
         &self.buckets
     }

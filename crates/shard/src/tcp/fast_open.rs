@@ -1,5 +1,4 @@
-//! TCP Fast Open (RFC 7413): who may put payload on a SYN, of those who come and of those that we
-//! go to.
+//! TCP Fast Open (RFC 7413): payload on the SYNs of clients, and on our own.
 
 use millrace_tcp::{HalfOpen, Instant};
 use millrace_wire::tcp::{Cookie, Segment};

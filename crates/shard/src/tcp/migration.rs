@@ -1,4 +1,4 @@
-//! Connections leave a shard, and come to one.
+//! Migration of a connection: takes it out of one shard, and puts it into another.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use crate::tcp::state::Tcp;
 pub struct Moved {
     pub(crate) id: SocketId,
     pub(crate) socket: Box<Socket>,
-    /// What has come and was not read, holes included; nothing if its block goes along
-    /// ([`Memory::hand_over`]).
+    /// The bytes that came and were not read, holes included. Empty if the block of the receive
+    /// ring moves with the connection ([`Memory::hand_over`]).
     pub(crate) received: Vec<u8>,
 }
 

@@ -459,7 +459,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Nobody holds the socket at `index` any more. What it has given to send still leaves.
+    /// Nobody holds the socket at `index` any more. Datagrams that it queued are still sent.
     pub(crate) fn discard_datagram<M: Memory>(&mut self, base: &mut Base<M>, index: u32) {
         self.release_datagram_port(base, index);
         if self.any == Some(index) {
@@ -547,7 +547,7 @@ impl Udp {
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Towards {
-    /// It turns round inside the shard.
+    /// The destination is this host: the datagram is delivered inside the shard.
     Here,
     /// To, or by, this neighbour.
     Neighbour(IpAddr),

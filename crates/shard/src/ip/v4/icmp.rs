@@ -182,8 +182,8 @@ fn quote<'a>(header: &ipv4::Header, packet: &'a [u8]) -> &'a [u8] {
     &packet[..len.min(packet.len()).min(QUOTE_MAX)]
 }
 
-/// What an error means to a datagram socket, and whether a socket learns of it that did not ask for
-/// errors (Linux's `icmp_err_convert`).
+/// The errno of an error for a datagram socket, and whether a socket that did not ask for errors is
+/// told of it (Linux's `icmp_err_convert`).
 fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),

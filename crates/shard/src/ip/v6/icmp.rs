@@ -190,8 +190,8 @@ fn send(
     true
 }
 
-/// What an error means to a datagram socket, and whether a socket learns of it that did not ask for
-/// errors (Linux's `icmpv6_err_convert`).
+/// The errno of an error for a datagram socket, and whether a socket that did not ask for errors is
+/// told of it (Linux's `icmpv6_err_convert`).
 fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),
@@ -205,7 +205,8 @@ fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     }
 }
 
-/// What a code of an unreachable destination means to a connection (Linux's `icmpv6_err_convert`).
+/// The error of a connection for a code of an unreachable destination (Linux's
+/// `icmpv6_err_convert`).
 fn meaning(code: u8) -> Error {
     match code {
         unreachable::PORT => Error::ConnectionRefused,

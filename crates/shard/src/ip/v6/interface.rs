@@ -25,11 +25,11 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// What a configuration says; addresses are looked for on the link from `now` on.
+    /// The interface of a configuration. Duplicates of its addresses are detected from `now` on.
     pub fn new(config: &Config, now: Instant) -> Ipv6 {
         let settings = config.ipv6.as_ref().filter(|_| config.mtu >= MTU_MIN);
-        // What is said to neighbours the kernel says, where it has the addresses, too, and with an
-        // address for that of its own.
+        // Where the kernel has the addresses too, the kernel speaks to the neighbours, with a
+        // link-local address of its own.
         let speaks = settings.filter(|_| config.conflict_detection != ConflictDetection::Kernel);
         let link_local = speaks.map(|_| (ipv6::link_local(config.mac), 64));
         let given = settings.map_or(&[][..], |settings| &settings.addresses);
@@ -99,7 +99,7 @@ impl Ipv6 {
             .or(everywhere.then_some(Nearness::Fallback))
     }
 
-    /// Whether `address` is of this host on the link.
+    /// Whether `address` is one of this host's on the link.
     pub fn is_own(&self, address: Ipv6Addr) -> bool {
         self.own.iter().any(|own| own.address == address)
     }
@@ -130,7 +130,7 @@ impl Ipv6 {
         self.is_assigned(address) || self.takes_any(address)
     }
 
-    /// Whether `address` is of this host, and used.
+    /// Whether `address` is one of this host's, and may be used.
     pub(super) fn is_assigned(&self, address: Ipv6Addr) -> bool {
         self.own
             .iter()
