@@ -6,6 +6,7 @@
 //! device cannot, and what the kernel has aggregated arrives in one piece. Several queues are
 //! sockets of one fanout group.
 
+mod config;
 mod error;
 pub(crate) mod socket;
 mod tagged;
@@ -13,10 +14,9 @@ mod tagged;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_wire::ethernet::Mac;
-use millrace_wire::vlan::Tag;
 use millrace_wire::vnet::VnetHeader;
 
+pub use config::Config;
 pub use error::Error;
 
 use socket::Lan;
@@ -26,21 +26,7 @@ use crate::spec::check_device_name;
 use crate::{
     Capabilities, Counters, FRAME_MAX, MTU_MIN, Offload, Port, Relay, Relayed, RxMeta, random_mac,
 };
-
-/// Where the port is to be.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The device.
-    pub device: String,
-    /// How many queues, each a port; 1 to 256.
-    pub queues: u16,
-    /// The stack's address; a random, locally administered one when there is none. It must not be
-    /// the device's own.
-    pub mac: Option<Mac>,
-    /// The virtual LAN that the stack is on: its frames have this tag on the device; without one
-    /// they have none. Others are the kernel's.
-    pub vlan: Option<Tag>,
-}
+use millrace_wire::ethernet::Mac;
 
 /// One socket on a device.
 #[derive(Debug)]

@@ -1,13 +1,18 @@
 //! How a link is named on the command line, in configuration and in programs; addresses and routes
 //! on it.
 
+mod device_name;
+mod error;
+mod prefix;
 mod route;
 mod xdp;
 
 use std::fmt;
-use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+pub use device_name::check_device_name;
+pub use error::Error;
+pub use prefix::Prefix;
 pub use route::{Route, parse_prefix};
 pub use xdp::{BusyPoll, Mode, Xdp};
 
@@ -59,41 +64,6 @@ pub enum Spec {
     Pair,
     /// `packets`: IP packets that the program passes in and takes out itself.
     Packets,
-}
-
-/// The text does not name a link, a prefix or a route.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The part before the colon is no kind of link.
-    #[error(
-        "there is no link `{0}`; the kinds are: tap or tap:NAME (a TAP device), tun or tun:NAME (a TUN device; tun:NAME,attach takes one that is there), \
-         packet:NAME (a network device that is there already, by packet sockets), macvtap:NAME (such a device, by a macvtap device on top of it), \
-         xdp:NAME (such a device, by AF_XDP sockets), pair (two ends in memory), packets (IP packets that the program passes itself)"
-    )]
-    Kind(String),
-    /// An option that does not exist.
-    #[error(
-        "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, busy-poll=auto, on or off, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
-    )]
-    Option(String),
-    /// No name that Linux gives to a network device.
-    #[error("`{0}` cannot name a network device; take 1 to 15 letters, digits, `.`, `_` or `-`")]
-    Name(String),
-    /// Not an address and a prefix length.
-    #[error("`{0}` is not an IPv4 address with a prefix length; write it as 10.77.0.1/24")]
-    Prefix(String),
-    /// Not an address of either family and a prefix length.
-    #[error("`{0}` is not an address with the bits of its prefix, as 10.77.0.2/24")]
-    Address(String),
-    /// Not a prefix and a gateway.
-    #[error("`{0}` is not a route, as `10.0.0.0/8 via 10.77.0.1`")]
-    Route(String),
-    /// The address is that of the network or its broadcast.
-    #[error(
-        "{0} is the address of the whole network or its broadcast address; take another one in that prefix"
-    )]
-    NotAHost(Prefix),
 }
 
 impl Spec {
@@ -300,97 +270,10 @@ impl From<Spec> for String {
     }
 }
 
-/// Whether Linux takes `name` for a device; narrower than Linux, so that the name needs no quoting
-/// anywhere.
-///
-/// # Errors
-/// [`Error::Name`].
-pub fn check_device_name(name: &str) -> Result<(), Error> {
-    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=15).contains(&name.len())
-        && name.bytes().all(sound)
-        && name != "."
-        && name != ".."
-        && !name.starts_with('-')
-    {
-        Ok(())
-    } else {
-        Err(Error::Name(name.to_owned()))
-    }
-}
-
-/// An IPv4 host address, and how many of its leading bits it shares with all others on its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// The address of the host.
-    pub address: Ipv4Addr,
-    /// Length of the prefix in bits, 0 to 32.
-    pub len: u8,
-}
-
-impl Prefix {
-    /// The address of a host on a link.
-    ///
-    /// # Errors
-    /// [`Error::Prefix`] when `len` is not within 1 and 30, so that there is room for two hosts;
-    /// [`Error::NotAHost`] for the first or last address, or one that no host can have.
-    pub fn of_host(address: Ipv4Addr, len: u8) -> Result<Prefix, Error> {
-        let prefix = Prefix { address, len };
-        if !(1..=30).contains(&len) {
-            return Err(Error::Prefix(prefix.to_string()));
-        }
-        let host_bits = u32::from(address) & !prefix.mask_bits();
-        let special = address.is_unspecified() || address.is_multicast() || address.is_broadcast();
-        if host_bits == 0 || host_bits == !prefix.mask_bits() || special {
-            return Err(Error::NotAHost(prefix));
-        }
-        Ok(prefix)
-    }
-
-    /// The netmask.
-    pub fn mask(&self) -> Ipv4Addr {
-        self.mask_bits().into()
-    }
-
-    /// Whether `address` is on the link.
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
-        (u32::from(self.address) ^ u32::from(address)) & self.mask_bits() == 0
-    }
-
-    /// Whether an address is in both.
-    pub fn overlaps(&self, other: &Prefix) -> bool {
-        if self.len < other.len {
-            self.contains(other.address)
-        } else {
-            other.contains(self.address)
-        }
-    }
-
-    fn mask_bits(&self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Prefix, Error> {
-        let parts = text
-            .split_once('/')
-            .and_then(|(address, len)| Some((address.parse().ok()?, len.parse().ok()?)));
-        let (address, len) = parts.ok_or_else(|| Error::Prefix(text.to_owned()))?;
-        Prefix::of_host(address, len)
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

@@ -5,6 +5,7 @@
 //! ports.
 
 mod address;
+mod config;
 mod error;
 mod interface;
 pub(crate) mod ioctl;
@@ -13,10 +14,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_wire::ethernet::Mac;
-use millrace_wire::vlan::Tag;
 use millrace_wire::vnet::VnetHeader;
 
+pub use config::Config;
 pub use error::Error;
 use ioctl::Kind;
 
@@ -26,44 +26,7 @@ use crate::{
     Capabilities, Counters, FRAME_MAX, MTU_MAX, MTU_MIN, Offload, Port, Relay, Relayed, RxMeta,
     random_mac,
 };
-
-/// The device to be created.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Its name; a free one of the form `mr0`, `mr1`, ... when there is none.
-    pub name: Option<String>,
-    /// Whether the kernel's side is set up: its MTU and queue length, and that it is up.
-    pub up: bool,
-    /// The kernel's addresses on it with the bits of their prefixes; with one it is set up, too.
-    pub hosts: Vec<(IpAddr, u8)>,
-    /// The virtual LAN that the stack is on: its frames have this tag on the device, others are
-    /// passed over.
-    pub vlan: Option<Tag>,
-    /// The largest IP datagram in bytes, [`MTU_MIN`] to [`MTU_MAX`].
-    pub mtu: u16,
-    /// How many queues it has, each a port; 1 to 256.
-    pub queues: u16,
-    /// How many frames the kernel queues for each port before it drops.
-    pub tx_queue_len: u32,
-    /// The address of the stack; a random, locally administered one when there is none. The kernel
-    /// chooses one for its own side.
-    pub mac: Option<Mac>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            name: None,
-            up: false,
-            hosts: Vec::new(),
-            vlan: None,
-            mtu: 1500,
-            queues: 1,
-            tx_queue_len: 1000,
-            mac: None,
-        }
-    }
-}
+use millrace_wire::ethernet::Mac;
 
 /// One queue of a TAP device.
 #[derive(Debug)]

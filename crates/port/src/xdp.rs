@@ -13,31 +13,35 @@
 //! Or everything that the device receives is ours, for frames that are relayed ([`open_relay`]).
 
 mod busy_poll;
+mod config;
 mod error;
 mod gauge;
 mod held;
 mod neighbours;
+mod poller;
 mod program;
 mod queue;
 mod relay;
 mod ring;
 mod socket;
+mod sockopt;
 mod unfinished;
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_wire::ethernet::{self, Mac};
 use rustix::event::epoll;
 
+pub use config::{Config, SHARED_MAX};
 pub use error::Error;
 pub use gauge::{Gauge, Statistics, missed};
 pub use held::{Held, Transport};
 
 pub use crate::spec::{BusyPoll, Mode};
 
+use config::Ours;
 use neighbours::Neighbours;
 use program::Program;
 use queue::Queue;
@@ -57,30 +61,6 @@ const _: () = assert!(WHOLE_MTU_MAX as usize + ethernet::HEADER_LEN + 4 <= socke
 /// How often the end of a burst is reached before what comes beside is heard although there are
 /// always frames.
 const BESIDE_TURN: u32 = 64;
-
-/// Where the ports are to be.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The device.
-    pub device: String,
-    /// How many of its queues are used, from the first; all of them when it is not said.
-    pub queues: Option<u16>,
-    /// How frames get here.
-    pub mode: Mode,
-    /// How many ports there are to be; each has one queue at least, those that are left go round.
-    pub ports: u16,
-    /// Whether the program that looks for frames runs the driver's poller.
-    pub busy_poll: BusyPoll,
-    /// The stack's address; a random, locally administered one when there is none. It must not be
-    /// the device's own.
-    pub mac: Option<Mac>,
-    /// Addresses of the kernel's on this device, at most [`SHARED_MAX`] of each family, that the
-    /// stack has, too: then it has the device's link-layer address. None: it has its own.
-    pub shared: Vec<IpAddr>,
-}
-
-/// How many addresses of each family can be shared with the kernel.
-pub const SHARED_MAX: usize = 8;
 
 /// What was opened.
 #[derive(Debug)]
@@ -155,17 +135,6 @@ impl Beside {
             })),
         }
     }
-}
-
-/// Which of a device's frames a port is for.
-#[derive(Clone, Copy)]
-enum Ours<'a> {
-    /// Those to a station of the stack's own, and to groups.
-    Station(Mac),
-    /// Those to addresses that the kernel has as well, and to ports of the stack's.
-    Shared(&'a [IpAddr]),
-    /// All: the kernel receives nothing by this device.
-    Everything,
 }
 
 /// Opens ports on a device.
@@ -263,30 +232,39 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
         ports[port].queues.push(Queue::new(socket, window));
     }
     for (number, port) in ports.iter_mut().enumerate() {
-        let source = match ours {
-            Ours::Shared(_) => {
-                let neighbours = Neighbours::open(found.index, mac);
-                Some(Source::Neighbours(neighbours.map_err(|error| {
-                    Error::system("read the neighbours of", name, error)
-                })?))
-            }
-            // One hears it for all.
-            Ours::Station(_) if number == 0 => {
-                let socket = open_groups(name, &found, mac)?;
-                Some(Source::Groups(crate::queue::Queue::new(socket)))
-            }
-            Ours::Station(_) => None,
-            Ours::Everything if number == 0 => {
-                port.promiscuous = Some(promiscuous(name, &found)?);
-                None
-            }
-            Ours::Everything => None,
-        };
-        port.beside = source.map(Beside::new);
-        port.wait_for_all()
-            .map_err(|error| Error::system("wait for frames of", name, error))?;
+        hear_beside(port, number == 0, &ours, &found, name)?;
     }
     Ok(Opened { ports, notes, held })
+}
+
+/// Gives a port the source of what comes beside its own frames. The first port hears it for all.
+fn hear_beside(
+    port: &mut Xdp,
+    is_first: bool,
+    ours: &Ours<'_>,
+    found: &Device,
+    name: &str,
+) -> Result<(), Error> {
+    let source = match ours {
+        Ours::Shared(_) => {
+            let neighbours = Neighbours::open(found.index, port.capabilities.mac);
+            Some(Source::Neighbours(neighbours.map_err(|error| {
+                Error::system("read the neighbours of", name, error)
+            })?))
+        }
+        Ours::Station(mac) if is_first => {
+            let socket = open_groups(name, found, *mac)?;
+            Some(Source::Groups(crate::queue::Queue::new(socket)))
+        }
+        Ours::Everything if is_first => {
+            port.promiscuous = Some(promiscuous(name, found)?);
+            None
+        }
+        Ours::Station(_) | Ours::Everything => None,
+    };
+    port.beside = source.map(Beside::new);
+    port.wait_for_all()
+        .map_err(|error| Error::system("wait for frames of", name, error))
 }
 
 /// How many queues are used: one at least for each port.

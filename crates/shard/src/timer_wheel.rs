@@ -55,6 +55,8 @@ pub struct TimerWheel {
     occupied: [u64; LEVELS],
     /// Every tick before this one has been fired.
     now: u64,
+    /// No occupied slot begins before this tick: until then nothing has to be looked for.
+    quiet_until: u64,
     armed: usize,
 }
 
@@ -68,6 +70,7 @@ impl TimerWheel {
             heads: [[NONE; SLOTS]; LEVELS],
             occupied: [0; LEVELS],
             now: now.as_micros() >> TICK_BITS,
+            quiet_until: u64::MAX,
             armed: 0,
         }
     }
@@ -107,8 +110,19 @@ impl TimerWheel {
     }
 
     /// Takes one timer that is due at `now`, if there is one; it is disarmed. Call until `None`.
+    #[inline]
     pub fn pop(&mut self, now: Instant) -> Option<u32> {
         let until = now.as_micros() >> TICK_BITS;
+        if until < self.quiet_until {
+            // No slot that begins between here and there holds a timer, so each stays filed where
+            // its first differing digit says.
+            self.now = self.now.max(until);
+            return None;
+        }
+        self.pop_until(until)
+    }
+
+    fn pop_until(&mut self, until: u64) -> Option<u32> {
         loop {
             if self.now > until {
                 return None;
@@ -118,18 +132,14 @@ impl TimerWheel {
                 self.unlink(id);
                 return Some(id);
             }
-            // No slot that begins between here and there holds a timer, so each stays filed where
-            // its first differing digit says.
-            match self.next_tick() {
-                Some(next) if next <= until => {
-                    self.now = next;
-                    self.cascade();
-                }
-                _ => {
-                    self.now = until;
-                    return None;
-                }
+            let next = self.next_tick().unwrap_or(u64::MAX);
+            if next > until {
+                self.now = until;
+                self.quiet_until = next;
+                return None;
             }
+            self.now = next;
+            self.cascade();
         }
     }
 
@@ -186,7 +196,9 @@ impl TimerWheel {
         let differ = place ^ self.now;
         let digit = ((differ | 1).ilog2() / SLOT_BITS) as usize;
         let level = digit.min(LEVELS - 1);
-        let slot = (place >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1);
+        let shift = SLOT_BITS * level as u32;
+        let slot = (place >> shift) as usize & (SLOTS - 1);
+        self.quiet_until = self.quiet_until.min(place >> shift << shift);
         let head = self.heads[level][slot];
         *self.node_mut(id) = Node {
             next: head,

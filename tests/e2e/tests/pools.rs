@@ -129,11 +129,14 @@ fn start_mariadb(world: &World) -> Result<Process> {
         "--skip-test-db",
         &data,
     ];
-    let installed = world.start_on_peer(millrace_e2e::command(&install))?;
+    let mut install = millrace_e2e::command(&install);
+    // Names of its temporary files have the number of its process, which others have elsewhere.
+    install.env("TMPDIR", world.directory());
+    let installed = world.start_on_peer(install)?;
     installed.wait(seconds(60))?.success()?;
     let root = world.directory().display();
     let line = format!(
-        "mariadbd --no-defaults --user=root {data} --socket={root}/socket --pid-file={root}/pid --bind-address={SUBJECT} --port={PORT} \
+        "mariadbd --no-defaults --user=root {data} --socket={root}/socket --pid-file={root}/pid --tmpdir={root} --bind-address={SUBJECT} --port={PORT} \
          --skip-grant-tables --skip-name-resolve --skip-networking=0 --max-allowed-packet=64M \
          --innodb-flush-log-at-trx-commit=0 --thread-handling=pool-of-threads --thread-pool-size=2"
     );

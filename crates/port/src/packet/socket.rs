@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use millrace_wire::ethernet::{EtherType, Mac};
 use millrace_wire::vlan::Tag;
 
-use super::{Config, Error};
+use super::config::Config;
+use super::error::Error;
 use crate::ioctl::{Request, check, interface_call};
 
 /// Bytes that the kernel holds for one socket before it drops: 64 large units.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::Error;
+use super::error::Error;
 
 /// Reads an address of either family and the length of its prefix: `10.77.0.2/24`.
 ///

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Error, check_device_name};
+use super::device_name::check_device_name;
+use super::error::Error;
 
 /// A device that is there already, by AF_XDP sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use millrace_wire::ethernet::Mac;
 
-use super::{Config, Error, address};
+use super::address;
+use super::config::Config;
+use super::error::Error;
 use crate::addresses;
 use crate::ioctl::{Request, interface_call};
 use crate::spec::Prefix;

@@ -3,22 +3,11 @@
 
 use std::io;
 
-use super::Error;
+use super::error::Error;
+use super::poller::Poller;
 use super::socket::Socket;
 use crate::netdev;
 use crate::spec::BusyPoll;
-
-/// What is known of the poller of one queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Poller {
-    /// It is not wanted, or the kernel does not say which it is, so that there is none to run:
-    /// frames come by interrupts.
-    None,
-    /// Wanted. The first frame that comes by an interrupt tells which it is.
-    Wanted,
-    /// It runs whenever frames are looked for.
-    Ours,
-}
 
 /// Has the queues of a device busy-polled, where that is wanted and real: its pollers must be
 /// there, and the program behind the driver, not behind the kernel's buffers.

@@ -1,9 +1,10 @@
 //! What the kernel counts at a queue's socket, for whoever asks.
 
+use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use super::socket;
+use super::sockopt::{get, get_option};
 
 /// What the kernel has counted at the socket of one queue (`struct xdp_statistics`) since it was
 /// opened.
@@ -58,14 +59,14 @@ impl Gauge {
     /// The number (NAPI id) of the driver's poller that runs when frames are looked for, 0 as long
     /// as the kernel does not know it; none where it is not to, or once the port is gone.
     pub fn poller(&self) -> Option<u32> {
-        socket::poller(&*self.socket.upgrade()?)
+        poller(&*self.socket.upgrade()?)
     }
 
     /// What the kernel has counted; nothing once the port is gone.
     pub fn read(&self) -> Statistics {
         self.socket
             .upgrade()
-            .map_or_else(Statistics::default, |socket| socket::statistics(&socket))
+            .map_or_else(Statistics::default, |socket| statistics(&socket))
     }
 }
 
@@ -73,4 +74,35 @@ impl Gauge {
 pub fn missed(gauges: &[Gauge]) -> u64 {
     let read = gauges.iter().map(Gauge::read);
     read.map(|read| read.rx_dropped + read.rx_ring_full).sum()
+}
+
+/// The number (NAPI id) of the poller that brings a socket's frames, 0 as long as the kernel does
+/// not know it; none where it is not to be run from here.
+pub(super) fn poller(socket: &OwnedFd) -> Option<u32> {
+    let (mut wanted, mut id): (c_int, u32) = (0, 0);
+    get(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_PREFER_BUSY_POLL,
+        &mut wanted,
+    )
+    .ok()?;
+    get(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID, &mut id).ok()?;
+    (wanted != 0).then_some(id)
+}
+
+/// What the kernel has counted at a socket.
+fn statistics(socket: &OwnedFd) -> Statistics {
+    // SAFETY: zeros are a value of it.
+    let mut told: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    // A kernel that knows fewer of them leaves the others as they are.
+    let _ = get_option(socket, libc::XDP_STATISTICS, &mut told);
+    Statistics {
+        rx_dropped: told.rx_dropped,
+        rx_invalid_descs: told.rx_invalid_descs,
+        tx_invalid_descs: told.tx_invalid_descs,
+        rx_ring_full: told.rx_ring_full,
+        rx_fill_ring_empty_descs: told.rx_fill_ring_empty_descs,
+        tx_ring_empty_descs: told.tx_ring_empty_descs,
+    }
 }

@@ -18,7 +18,7 @@ use aya::maps::{Array, MapData};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
 
-use super::SHARED_MAX;
+use super::config::{Addresses, SHARED_MAX};
 
 /// Ports for connections out that are taken at the start, at most; with more than two addresses
 /// fewer, so that there are no more sockets than this.
@@ -49,10 +49,6 @@ impl Transport {
         }
     }
 }
-
-/// What the program knows of addresses, as `program.c` has it: those of IPv4, then those of IPv6,
-/// all zero where there is none.
-pub(super) type Addresses = [u32; 5 * SHARED_MAX];
 
 fn told(addresses: &[IpAddr]) -> Addresses {
     let mut all = [0; 5 * SHARED_MAX];

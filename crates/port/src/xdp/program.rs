@@ -7,8 +7,8 @@ use aya::maps::{Array, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpFlags};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
-use super::held::Addresses;
-use super::{Error, Ours};
+use super::config::{Addresses, Ours};
+use super::error::Error;
 
 /// What `cargo xtask bpf` made of `program.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("program.o");

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::busy_poll::Poller;
+use super::poller::Poller;
 use super::socket::{CHUNK, REQUEST, RING, Socket, WINDOW_MAX};
 use crate::Offload;
 

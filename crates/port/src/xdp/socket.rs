@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::busy_poll::Poller;
-use super::gauge::{Gauge, Statistics};
+use super::gauge::{Gauge, poller};
+use super::poller::Poller;
 use super::ring::{Mapping, Rings};
+use super::sockopt::{get_option, set, set_option};
 use crate::ioctl::check;
 
 /// Bytes of memory for one frame, or for a piece of a larger one: a page.
@@ -209,37 +210,6 @@ impl Socket {
     }
 }
 
-/// The number (NAPI id) of the poller that brings a socket's frames, 0 as long as the kernel does
-/// not know it; none where it is not to be run from here.
-pub(super) fn poller(socket: &OwnedFd) -> Option<u32> {
-    let (mut wanted, mut id): (c_int, u32) = (0, 0);
-    get(
-        socket,
-        libc::SOL_SOCKET,
-        libc::SO_PREFER_BUSY_POLL,
-        &mut wanted,
-    )
-    .ok()?;
-    get(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID, &mut id).ok()?;
-    (wanted != 0).then_some(id)
-}
-
-/// What the kernel has counted at a socket.
-pub(super) fn statistics(socket: &OwnedFd) -> Statistics {
-    // SAFETY: zeros are a value of it.
-    let mut told: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-    // A kernel that knows fewer of them leaves the others as they are.
-    let _ = get_option(socket, libc::XDP_STATISTICS, &mut told);
-    Statistics {
-        rx_dropped: told.rx_dropped,
-        rx_invalid_descs: told.rx_invalid_descs,
-        tx_invalid_descs: told.tx_invalid_descs,
-        rx_ring_full: told.rx_ring_full,
-        rx_fill_ring_empty_descs: told.rx_fill_ring_empty_descs,
-        tx_ring_empty_descs: told.tx_ring_empty_descs,
-    }
-}
-
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
@@ -277,43 +247,4 @@ fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
     get_option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
     Ok(offsets)
-}
-
-fn get_option<T>(socket: &OwnedFd, option: c_int, value: &mut T) -> io::Result<()> {
-    get(socket, libc::SOL_XDP, option, value)
-}
-
-fn get<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &mut T) -> io::Result<()> {
-    let mut len = size_of::<T>() as u32;
-    // SAFETY: the value outlives the call, and is as long as is said; every value of these bytes is
-    // one of its type, which is of numbers.
-    check(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            std::ptr::from_mut(value).cast(),
-            &raw mut len,
-        )
-    })
-    .map(drop)
-}
-
-fn set_option<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
-    set(socket, libc::SOL_XDP, option, value)
-}
-
-fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value outlives the call, and is as long as is said; the memory that it may name
-    // outlives the socket.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as u32,
-        )
-    })
-    .map(drop)
 }
