@@ -3,13 +3,16 @@
 //!
 //! ```text
 //! cargo build --release -p millrace-shard --example pair
-//! target/release/examples/pair short 200000 64           # connect, 64 B request, 64 B response, close; 64 at a time
-//! target/release/examples/pair ping 1000000 64           # 64 B there and back
-//! target/release/examples/pair bulk 4000                 # megabytes one way
-//! target/release/examples/pair idle 100000               # connections that do nothing: resident bytes of each
-//! target/release/examples/pair ping 1000000 64 beside=100000     # beside so many connections that do nothing
-//! target/release/examples/pair short 200000 64 waiting=100000    # beside so many that are in TIME-WAIT at the server
-//! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pair short 20000 64
+//! target/release/examples/pair short 200000 64     # 64 at a time: connect, 64 B and back, close
+//! target/release/examples/pair ping 1000000 64     # 64 B there and back
+//! target/release/examples/pair bulk 4000           # megabytes one way
+//! target/release/examples/pair idle 100000         # resident bytes of each idle connection
+//! # Beside so many connections that do nothing:
+//! target/release/examples/pair ping 1000000 64 beside=100000
+//! # Beside so many that are in TIME-WAIT at the server:
+//! target/release/examples/pair short 200000 64 waiting=100000
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//!     target/release/examples/pair short 20000 64
 //! ```
 //! For instructions per operation subtract the counts of two runs of different length. For bytes
 //! under valgrind set `GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000`, or `rep movsb`

@@ -12,7 +12,7 @@ pub struct Config {
     /// The addresses of this host on the link, one at least, each with the length of its prefix,
     /// 0..=32: what is in the prefix is on the link.
     pub addresses: Vec<(Ipv4Addr, u8)>,
-    /// Ways to what is off the link. What none of them leads to is unreachable.
+    /// Routes to destinations that are not on the link. All others are unreachable.
     pub routes: Vec<Via<Ipv4Addr>>,
     /// The hardware address of this host on the link.
     pub mac: Mac,
@@ -20,7 +20,7 @@ pub struct Config {
     pub mtu: u16,
     /// How address conflicts are detected (RFC 5227).
     pub conflict_detection: ConflictDetection,
-    /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` all the same.
+    /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` nevertheless.
     pub ipv6: Option<Ipv6>,
     /// Whether 127.0.0.0/8, `::1` and the own addresses are served, inside the shard. Without it
     /// they are unreachable.
@@ -39,7 +39,7 @@ pub struct Config {
     pub limits: Limits,
     /// The buffers of a connection.
     pub buffers: Buffers,
-    /// What concerns each connection.
+    /// The parameters of each connection.
     pub tcp: millrace_tcp::Config,
     /// From a source of true randomness, anew for each start: keys the hashes, initial sequence
     /// numbers, ports and timestamps.

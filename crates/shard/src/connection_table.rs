@@ -92,7 +92,7 @@ impl Table {
         self.find_v4(pair).map(Place::from)
     }
 
-    /// The connection at a tuple of IPv4, likewise; none if something else is there.
+    /// The connection at an IPv4 tuple, as [`Table::get_v4`]; `None` if something else is there.
     #[inline(always)]
     pub fn stream_v4(&mut self, pair: &Pair<Ipv4Addr>) -> Option<u32> {
         let packed = self.find_v4(pair)?;

@@ -21,7 +21,6 @@ mod ip;
 mod link;
 mod memory;
 mod network;
-mod output;
 mod rate_limit;
 mod secrets;
 mod shard;
@@ -41,11 +40,12 @@ pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
 pub use millrace_sockopt::{Discovery, FastOpenKeys, Opt, OptName};
 pub use millrace_steer::{Groups, Hash, Tuple};
 pub use shard::{Shard, Usage};
-pub use socket::catch_all::Request;
 pub use socket::{
     AcceptQueue, Device, How, Options, Poll, Reuse, SocketId, SocketInfo, SocketState,
     TCP_INFO_LEN, View, ViewFlags,
 };
-pub use steering::migration::{FlowBatch, Moved, Taken};
+pub use steering::migration::{FlowBatch, Taken};
 pub use steering::{Arrival, Flow, Misrouted, Steer};
+pub use tcp::catch_all::Request;
+pub use tcp::migration::Moved;
 pub use udp::{Report, SendTo};

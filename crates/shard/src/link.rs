@@ -2,5 +2,6 @@
 
 pub mod acd;
 pub mod arp;
+pub mod arp_queue;
 pub mod ethernet;
 pub mod neighbour;

@@ -57,7 +57,8 @@ pub trait Memory {
     fn has_spare(&self) -> bool {
         false
     }
-    /// What was free all the time since the last review is to be given back, but for a little.
+    /// Marks memory that was free all the time since the last review, but for a reserve, to be
+    /// given back.
     fn review(&mut self) {}
     /// Gives about `budget` bytes of that back to the machine. How many it gave, and whether there
     /// is more.
@@ -66,7 +67,7 @@ pub trait Memory {
     }
     /// Reads into `out` from byte `at`.
     fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]);
-    /// A connection goes to another shard. True: its block goes along, where it is, and is given
+    /// A connection goes to another shard. True: its block moves with it, where it is, and is given
     /// back there; the other shard's memory must know all that this one hands out. False: what is
     /// in it is copied.
     fn hand_over(&mut self, _owner: Owner, _block: Block) -> bool {

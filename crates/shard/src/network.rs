@@ -1,6 +1,8 @@
 //! Everything below the transport protocols: addresses, routes, neighbours, ICMP, fragments,
 //! groups, and the replies that no socket sends. It wires the parts that `link` and `ip` define.
 
+pub mod reply_queue;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_tcp::Instant;
@@ -26,11 +28,12 @@ use crate::ip::v6::icmp::Icmpv6Error;
 use crate::ip::v6::ndp::{self, NdpInput};
 use crate::ip::v6::{self, Ipv6};
 use crate::link::acd::ConflictDetector;
-use crate::link::arp::{self, ArpInput, ArpQueue};
+use crate::link::arp::ArpInput;
+use crate::link::arp_queue::{self, ArpQueue};
 use crate::link::ethernet::Egress;
 use crate::link::neighbour::{Handle, Neighbours};
 use crate::memory::Owner;
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::network::reply_queue::{Reply, ReplyQueue};
 
 /// The MTU of the path from this host to itself: the largest IPv4 packet.
 const LOOPBACK_MTU: u16 = 65_535;
@@ -517,7 +520,7 @@ impl Network {
             let sent = match request.target {
                 IpAddr::V4(target) => {
                     let source: Ipv4Addr = self.v4.source_for(target);
-                    arp::send_request(env, egress, to, source, target)
+                    arp_queue::send_request(env, egress, to, source, target)
                 }
                 // A tentative address asks for no neighbour; the request is made again in a second.
                 IpAddr::V6(target) => self.v6.source_for(target).is_none_or(|source: Ipv6Addr| {

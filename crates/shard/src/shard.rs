@@ -1,71 +1,43 @@
 //! The shard: its parts, and the passing of time.
 
 mod input;
+mod output;
+pub mod sockets;
 mod steering;
+mod tcp;
 mod udp;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use millrace_tcp::{HalfOpenVerdict, Instant, State};
+use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 
 use crate::base::Base;
 use crate::config::{self, Config};
-use crate::connection_table::{MOST, Table, Tuple};
+use crate::connection_table::MOST;
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::ip::route::Nearness;
 use crate::memory::Memory;
 use crate::memory::reclaim::Reclaim;
 use crate::memory::send_memory::SendMemory;
-use crate::memory::shares::Shares;
 use crate::network::Network;
-use crate::output::Stalled;
-use crate::output::reply_queue::Reply;
-use crate::rate_limit::RateLimit;
 use crate::secrets::Secrets;
 use crate::slab::Slab;
-use crate::socket::local_ports::Ports;
-use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId};
-use crate::steering::Flow;
+use crate::socket::{Marks, OptionSharing, Socket, SocketId};
 use crate::steering::misrouted::Steering;
-use crate::tcp::autotuning::ActiveSenders;
-use crate::tcp::fast_open::FastOpenCookies;
-use crate::tcp::syn_received::HalfOpenTable;
-use crate::tcp::time_wait::TimeWaitTable;
-use crate::timer_wheel::TimerWheel;
+use crate::tcp::state::Tcp;
 use crate::udp::Udp;
-
-/// After so many time-outs in a row it may be the neighbour that has changed.
-const DOUBTFUL_TIMEOUTS: u8 = 2;
 
 /// One core's stack.
 pub struct Shard<M: Memory> {
     pub(crate) base: Base<M>,
-    pub(crate) cookies: FastOpenCookies,
-    pub(crate) table: Table,
-    pub(crate) ports: Ports,
+    pub(crate) tcp: Tcp,
     pub(crate) udp: Udp,
-    /// The listener at every address and port that nothing else is at.
-    pub(crate) catch_all_listener: Option<u32>,
-    pub(crate) half_open: HalfOpenTable,
-    pub(crate) time_wait: TimeWaitTable,
-    /// Timers of connections, by socket index.
-    pub(crate) wheel: TimerWheel,
-    pub(crate) reset_limit: RateLimit,
-    pub(crate) ready: Ready,
-    pub(crate) active_senders: ActiveSenders,
-    /// The segment that a full port did not take.
-    pub(crate) stalled: Option<Stalled>,
     /// Whether the port was full at the last transmit.
-    pub(crate) blocked: bool,
-    pub(crate) orphans: Shares,
-    pub(crate) reclaim: Reclaim,
+    blocked: bool,
+    reclaim: Reclaim,
 }
-
-/// An owner may have twice as many connections that no program holds any more as are left for all.
-const ORPHANS_GENEROSITY: u32 = 2;
 
 /// Numbers of what is in use now: all zero when nothing is open and nothing is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,20 +125,9 @@ impl<M: Memory> Shard<M> {
         let (config, secrets) = (&env.config, &mut env.secrets);
         let limits = &config.limits;
         Shard {
-            cookies: FastOpenCookies::new(limits.cookies),
-            table: Table::new(secrets.table),
-            ports: Ports::new(config.ephemeral.as_deref(), secrets, limits.shared),
+            tcp: Tcp::new(config, secrets, now),
             udp: Udp::new(config.ephemeral.as_deref(), secrets, limits.shared),
-            catch_all_listener: None,
-            half_open: HalfOpenTable::new(limits.half_open.min(MOST), limits.shared, now),
-            time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
-            wheel: TimerWheel::new(now),
-            reset_limit: RateLimit::new(limits.resets_per_second),
-            ready: Ready::default(),
-            active_senders: ActiveSenders::default(),
-            stalled: None,
             blocked: false,
-            orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
             reclaim: Reclaim::default(),
             base: Base {
                 network,
@@ -201,7 +162,7 @@ impl<M: Memory> Shard<M> {
     /// [`Config::ephemeral`] says which may be chosen.
     pub fn take_freed_port(&mut self, datagrams: bool) -> Option<u16> {
         match datagrams {
-            false => self.ports.take_freed(),
+            false => self.tcp.ports_mut().take_freed(),
             true => self.udp.ports_mut().take_freed(),
         }
     }
@@ -209,7 +170,7 @@ impl<M: Memory> Shard<M> {
     /// Whether a socket or connection of TCP or of UDP uses a port.
     pub fn is_port_used(&self, port: u16, datagrams: bool) -> bool {
         match datagrams {
-            false => self.ports.is_used(port),
+            false => self.tcp.ports().is_used(port),
             true => self.udp.ports().is_used(port),
         }
     }
@@ -221,15 +182,16 @@ impl<M: Memory> Shard<M> {
 
     /// Numbers of what is in use now.
     pub fn usage(&self) -> Usage {
+        let (orphans, timers) = self.tcp.orphans_and_timers();
         Usage {
             sockets: self.base.sockets.len(),
-            orphans: self.orphans.used() as usize,
-            half_open: self.half_open.len(),
-            time_wait: self.time_wait.len(),
-            table: self.table.len() + self.udp.table().len(),
-            ports: self.ports.len() + self.udp.ports().len(),
+            orphans,
+            half_open: self.tcp.half_open().len(),
+            time_wait: self.tcp.time_wait().len(),
+            table: self.tcp.table().len() + self.udp.table().len(),
+            ports: self.tcp.ports().len() + self.udp.ports().len(),
             neighbours: self.base.network.neighbours.len(),
-            timers: self.wheel.len(),
+            timers,
             replies: self.base.network.replies.len(),
             fragmented: self.base.network.reassembly.len(),
             send_memory: self.base.send_memory.in_use(),
@@ -239,66 +201,7 @@ impl<M: Memory> Shard<M> {
 
     /// Runs the timers that are due at `now`.
     pub fn advance(&mut self, now: Instant) {
-        while let Some(index) = self.wheel.pop(now) {
-            let Some(Socket {
-                owner,
-                kind: Kind::Stream(stream),
-                ..
-            }) = self.base.sockets.get_mut(index)
-            else {
-                continue;
-            };
-            stream.armed = Instant::NEVER;
-            match stream.connection.deadline() {
-                Some(deadline) if deadline <= now => {
-                    stream.connection.on_timer(&self.base.env.config.tcp, now);
-                    let opening = stream.connection.state() == State::SynSent;
-                    if stream.connection.timeouts_in_a_row() >= DOUBTFUL_TIMEOUTS {
-                        self.base.network.neighbours.suspect(stream.hop, now);
-                    }
-                    let starved = self.base.send_memory.is_short(*owner) && stream.send.len() > 0;
-                    if starved {
-                        self.starve_orphan(index);
-                    }
-                    if opening {
-                        self.note_fast_open(index, now);
-                    }
-                    self.apply_state_change(index);
-                }
-                // The deadline has moved since the timer was armed.
-                _ => stream.arm(&mut self.wheel, index),
-            }
-        }
-        while let Some(index) = self.half_open.pop_due(now) {
-            let Some(pending) = self.half_open.get_mut(index) else {
-                continue;
-            };
-            if pending.asked {
-                // Nobody has said whether it is wanted.
-                self.base.env.counters.half_open_expired += 1;
-                self.forget_half_open(index);
-                continue;
-            }
-            let tuple = pending.tuple;
-            match pending.state.on_timer(&self.base.env.config.tcp, now) {
-                HalfOpenVerdict::Reply(outgoing) => {
-                    self.base
-                        .network
-                        .reply(&mut self.base.env.counters, Reply::Segment(tuple, outgoing));
-                    self.half_open.arm(index);
-                }
-                HalfOpenVerdict::Drop => {
-                    self.base.env.counters.half_open_expired += 1;
-                    self.forget_half_open(index);
-                }
-                HalfOpenVerdict::Ignore | HalfOpenVerdict::Establish => self.half_open.arm(index),
-            }
-        }
-        while let Some(waiting) = self.time_wait.pop(now) {
-            self.forget_tuple(&waiting.tuple);
-            self.ports
-                .remove_connection(waiting.tuple.local(), waiting.reuse);
-        }
+        self.tcp.advance(&mut self.base, now);
         self.base.network.advance(&mut self.base.env, now);
         if self.reclaim_deadline().is_some() {
             self.reclaim.advance(
@@ -311,21 +214,6 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Resets the connection at `index` if no program holds it: memory is short, and it makes no
-    /// progress (Linux's `tcp_out_of_resources`).
-    fn starve_orphan(&mut self, index: u32) {
-        let Some(socket) = self.base.sockets.get_mut(index) else {
-            return;
-        };
-        let (owner, orphan) = (socket.owner, socket.marks.contains(Marks::ORPHAN));
-        if let Some(stream) = socket.stream_mut().filter(|_| orphan) {
-            stream.connection.abort();
-            // At once, so that no more of them go than must.
-            stream.send.free(&mut self.base.send_memory, owner);
-            self.base.env.counters.orphans_starved += 1;
-        }
-    }
-
     /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`]
     /// has: work that it left because it does only so much at a time, not because the port was
     /// full.
@@ -333,17 +221,10 @@ impl<M: Memory> Shard<M> {
         if !self.blocked && self.has_output() {
             return Some(Instant::from_micros(0));
         }
-        let timers = [
-            self.wheel.deadline(),
-            self.half_open.deadline(),
-            self.time_wait.deadline(),
-            self.reclaim_deadline(),
-        ];
-        // A time that there is not is the last of all: nothing is compared that was not set.
-        let earliest = timers
-            .into_iter()
-            .map(|timer| timer.unwrap_or(Instant::NEVER))
-            .fold(self.base.network.deadline(), Instant::min);
+        let reclaim = self.reclaim_deadline().unwrap_or(Instant::NEVER);
+        let earliest = reclaim
+            .min(self.tcp.deadline())
+            .min(self.base.network.deadline());
         (earliest != Instant::NEVER).then_some(earliest)
     }
 
@@ -360,10 +241,7 @@ impl<M: Memory> Shard<M> {
     }
 
     fn has_output(&self) -> bool {
-        !self.ready.is_empty()
-            || self.base.network.has_output()
-            || self.udp.has_output()
-            || self.stalled.is_some()
+        self.tcp.has_output() || self.base.network.has_output() || self.udp.has_output()
     }
 
     /// Whether [`Shard::take_changed`] has something to add.
@@ -418,74 +296,5 @@ impl<M: Memory> Shard<M> {
     /// when the address is back.
     pub fn renumber(&mut self, network: config::Network, now: Instant) {
         self.base.network.renumber(&mut self.base.env, network, now);
-    }
-
-    /// The connection at `tuple` is over.
-    pub(crate) fn forget_tuple(&mut self, tuple: &Tuple) {
-        self.table.remove(tuple);
-        let steer = self.base.env.config.steer.as_ref();
-        self.base.steering.note_over(steer, Flow::stream(*tuple));
-    }
-
-    /// The socket at `index` may have something to send.
-    pub(crate) fn mark_ready(&mut self, index: u32) {
-        if let Some(socket) = self.base.sockets.get_mut(index) {
-            self.ready.add(index, socket);
-        }
-    }
-
-    /// Forgets a connection in SYN-RECEIVED.
-    pub(crate) fn forget_half_open(&mut self, index: u32) {
-        let Some(pending) = self.half_open.remove(index) else {
-            return;
-        };
-        self.forget_tuple(&pending.tuple);
-        if let Some(listener) = self
-            .base
-            .sockets
-            .get_mut(pending.listener)
-            .and_then(Socket::listener_mut)
-        {
-            listener.half_open -= 1;
-            // The program may wait for this one.
-            if listener.asks {
-                self.base.mark_changed(pending.listener);
-            }
-        }
-    }
-}
-
-/// Connections that may have something to send, each once, in the order in which they came.
-#[derive(Default)]
-pub(crate) struct Ready {
-    /// Those with nothing in their send ring: an ACK or some control segment.
-    control: VecDeque<u32>,
-    /// Those with data.
-    data: VecDeque<u32>,
-}
-
-impl Ready {
-    /// Puts the socket at `index` in line, if it is not there.
-    #[inline(always)]
-    pub fn add(&mut self, index: u32, socket: &mut Socket) {
-        if socket.marks.contains(Marks::READY) {
-            return;
-        }
-        socket.marks.insert(Marks::READY);
-        match socket.stream() {
-            Some(stream) if stream.send.len() > 0 => self.data.push_back(index),
-            _ => self.control.push_back(index),
-        }
-    }
-
-    /// The next: control before data.
-    #[inline]
-    pub fn pop(&mut self) -> Option<u32> {
-        self.control.pop_front().or_else(|| self.data.pop_front())
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.control.is_empty() && self.data.is_empty()
     }
 }

@@ -1,19 +1,15 @@
 //! Sockets of programs: bound, listening, connected, and datagram sockets.
 
-mod api;
 mod backlog;
-pub mod catch_all;
-mod change_owner;
-mod connect;
 pub mod id;
-mod listen;
 pub mod local_ports;
 pub mod marks;
 pub mod options;
 pub mod receive_ring;
 pub mod send_ring;
 mod sockopt;
-mod tcp_info;
+pub mod stream;
+pub mod tcp_info;
 pub mod view;
 
 use std::collections::VecDeque;
@@ -23,12 +19,12 @@ use std::ops::Deref;
 
 use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing, Usual};
 
-pub use api::How;
 pub use backlog::AcceptQueue;
 pub(crate) use backlog::Backlog;
 pub use id::SocketId;
 pub(crate) use marks::Marks;
 pub use options::{Device, Options, Reuse};
+pub use stream::How;
 pub use tcp_info::TCP_INFO_LEN;
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 

@@ -86,7 +86,7 @@ impl Arrival {
     }
 }
 
-/// What to do with a frame after the shard has processed it.
+/// How to handle a frame after the shard has processed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misrouted {
     /// It is this shard's: nothing was done here but to check it.

@@ -41,60 +41,10 @@ use millrace_sockopt::Algorithm;
 
 use bbr::Bbr;
 pub(crate) use bbr::{Delivery, unit_size};
-pub use controller::{Acked, Controller, Window};
+pub use controller::{Acked, Controller, Custom, Window};
 use cubic::Cubic;
 use dctcp::Dctcp;
 use newreno::NewReno;
-
-/// An algorithm that a program brings: its name, and a function that makes its state when a
-/// connection chooses it.
-#[derive(Clone, Copy, Debug)]
-pub struct Custom {
-    name: &'static str,
-    make: fn() -> Box<dyn Controller>,
-}
-
-impl Custom {
-    /// An algorithm with this name, for `TCP_CONGESTION`, and this constructor.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
-    /// # #[derive(Debug)]
-    /// # struct Constant;
-    /// # impl Controller for Constant {
-    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
-    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
-    /// #         window.cwnd
-    /// #     }
-    /// #     fn on_timeout(&mut self) {}
-    /// # }
-    /// let custom = Custom::new("constant", || Box::new(Constant));
-    /// ```
-    pub const fn new(name: &'static str, make: fn() -> Box<dyn Controller>) -> Custom {
-        Custom { name, make }
-    }
-
-    /// The name of the algorithm.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
-    /// # #[derive(Debug)]
-    /// # struct Constant;
-    /// # impl Controller for Constant {
-    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
-    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
-    /// #         window.cwnd
-    /// #     }
-    /// #     fn on_timeout(&mut self) {}
-    /// # }
-    /// assert_eq!(Custom::new("constant", || Box::new(Constant)).name(), "constant");
-    /// ```
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-}
 
 /// The algorithms, in two words: most connections never fill a window, and need no state.
 #[derive(Debug)]
@@ -118,7 +68,7 @@ pub(crate) struct Congestion {
     pub(crate) window: Window,
     /// Most bytes in flight since `usage_end` was sent: tells whether the window is in use (RFC
     /// 7661, as Linux does it).
-    peak: u32,
+    max_in_flight: u32,
     /// Low half of a stream offset.
     usage_end: u32,
     /// When the window was last in use, or last lowered because it was not.
@@ -133,7 +83,7 @@ impl Congestion {
                 cwnd: 0,
                 ssthresh: u32::MAX,
             },
-            peak: 0,
+            max_in_flight: 0,
             usage_end: 0,
             validated: Ticks::default(),
             algorithm: any(custom, algorithm),
@@ -156,7 +106,7 @@ impl Congestion {
 
     /// Most bytes in flight within the last round trip, bounded by the window.
     pub(crate) fn recent_flight(&self) -> u32 {
-        self.peak.min(self.window.cwnd)
+        self.max_in_flight.min(self.window.cwnd)
     }
 
     /// Whether the algorithm has no memory of its own yet.
@@ -223,13 +173,13 @@ impl Congestion {
     /// for it (RFC 7661 4.4.3). As in RFC 2861 and Linux, half of the unused part goes each time.
     #[cold]
     fn lower_unused(&mut self, initial: u8, mss: u32, now: Instant) {
-        let used = self.peak.max(initial_window(initial, mss));
+        let used = self.max_in_flight.max(initial_window(initial, mss));
         let window = &mut self.window;
         if used < window.cwnd {
             window.ssthresh = window.ssthresh.max(window.cwnd / 4 * 3);
             window.cwnd = window.cwnd / 2 + used / 2;
         }
-        self.peak = 0;
+        self.max_in_flight = 0;
         self.validated = now.ticks();
     }
 
@@ -359,8 +309,8 @@ impl Congestion {
     /// acknowledged.
     #[inline]
     pub(crate) fn on_sent(&mut self, una: u64, nxt: u64, flight: u32) {
-        if Seq(una as u32).at_or_after(Seq(self.usage_end)) || flight > self.peak {
-            self.peak = flight;
+        if Seq(una as u32).at_or_after(Seq(self.usage_end)) || flight > self.max_in_flight {
+            self.max_in_flight = flight;
             self.usage_end = nxt as u32;
         }
     }
@@ -380,7 +330,7 @@ impl Congestion {
             0
         };
         self.window.cwnd = shifted.max(restart);
-        self.peak = 0;
+        self.max_in_flight = 0;
     }
 
     /// Whether the window, and not the program, bounds the flight. Only then does an
@@ -388,9 +338,9 @@ impl Congestion {
     /// be acknowledged before the other half is sent.
     fn is_limiting(&self, mss: u32) -> bool {
         if self.window.in_slow_start() {
-            self.window.cwnd < self.peak.saturating_mul(2)
+            self.window.cwnd < self.max_in_flight.saturating_mul(2)
         } else {
-            self.peak.saturating_add(mss) > self.window.cwnd
+            self.max_in_flight.saturating_add(mss) > self.window.cwnd
         }
     }
 }
@@ -422,17 +372,6 @@ mod tests {
     /// The initial window, in segments.
     const INITIAL: u8 = 10;
 
-    pub(super) fn acked(bytes: u32, mss: u32) -> Acked {
-        Acked {
-            bytes,
-            mss,
-            rtt_us: 1_000,
-            rto_us: 200_000,
-            una: 0,
-            nxt: 0,
-        }
-    }
-
     fn congestion(mss: u32) -> Congestion {
         let mut congestion = Congestion::new(&[], Algorithm::NewReno);
         congestion.start(INITIAL, mss, 0, Instant::from_micros(0));
@@ -456,10 +395,10 @@ mod tests {
     fn rfc7661_window_grows_only_when_it_is_used() {
         let mut congestion = congestion(1_000);
         congestion.on_sent(0, 4_000, 4_000);
-        congestion.on_ack(INITIAL, &acked(4_000, 1_000), Instant::from_micros(0));
+        congestion.on_ack(INITIAL, &Acked::of(4_000, 1_000), Instant::from_micros(0));
         assert_eq!(congestion.window.cwnd, 10_000);
         congestion.on_sent(4_000, 14_000, 10_000);
-        congestion.on_ack(INITIAL, &acked(10_000, 1_000), Instant::from_micros(0));
+        congestion.on_ack(INITIAL, &Acked::of(10_000, 1_000), Instant::from_micros(0));
         assert_eq!(congestion.window.cwnd, 20_000);
     }
 
@@ -472,7 +411,11 @@ mod tests {
         for i in 0..30u64 {
             at_ms += 50;
             congestion.on_sent(i * 2_000, (i + 1) * 2_000, 2_000);
-            congestion.on_ack(INITIAL, &acked(2_000, 1_000), Instant::from_millis(at_ms));
+            congestion.on_ack(
+                INITIAL,
+                &Acked::of(2_000, 1_000),
+                Instant::from_millis(at_ms),
+            );
             windows.push(congestion.window.cwnd);
         }
         assert_eq!(windows[..3], [80_000; 3], "not before a time-out is over");

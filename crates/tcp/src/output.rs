@@ -295,7 +295,7 @@ impl Connection {
         let edge = self.send.una + u64::from(self.send.window);
         let (recovery, _, view) = self.recovery_parts(config, now);
         let tail = recovery
-            .tail(&view, u64::from(mss))
+            .highest_unsacked(&view, u64::from(mss))
             .filter(|tail| tail.start < edge)?;
         recovery.on_tail_sent(view.send.nxt);
         Some(self.send_again(config, tail, now))

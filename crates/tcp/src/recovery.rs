@@ -7,6 +7,7 @@
 //! [`Recovery`] owns that state. It sends nothing and starts no timer: the connection passes a
 //! [`View`] of itself with each event, and carries out the [`Decision`].
 
+mod event;
 mod loss_state;
 mod prr;
 mod rack;
@@ -17,75 +18,17 @@ mod undo;
 
 use std::ops::Range;
 
-use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::info::Phase;
-use crate::options::Features;
-use crate::rtt::Rtt;
 use crate::time::Instant;
 use crate::window::SendSpace;
 
+pub(crate) use event::{Ack, Decision, LossCounters, View};
 use loss_state::LossState;
 pub(crate) use scoreboard::Delivered;
 use scoreboard::Scoreboard;
 use sent_log::SentLog;
 use tlp::ProbeOutcome;
-
-/// What recovery reads of its connection.
-#[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) send: &'a SendSpace,
-    pub(crate) rtt: &'a Rtt,
-    pub(crate) features: Features,
-    /// Our timestamp clock, in milliseconds.
-    pub(crate) clock: u32,
-    pub(crate) now: Instant,
-}
-
-impl View<'_> {
-    fn mss(&self) -> u32 {
-        u32::from(self.send.mss)
-    }
-
-    fn has_sack(&self) -> bool {
-        self.features.contains(Features::SACK)
-    }
-}
-
-/// An acknowledgement that header prediction did not take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ack {
-    /// What it delivered, cumulatively and selectively.
-    pub(crate) delivered: Delivered,
-    /// Bytes that it acknowledges cumulatively.
-    pub(crate) acked: u32,
-    /// Whether it is a duplicate acknowledgement (RFC 5681 2).
-    pub(crate) duplicate: bool,
-    /// The timestamp that it echoes.
-    pub(crate) echo: Option<u32>,
-}
-
-/// What the connection has to do after an event.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Decision {
-    /// Something is newly lost: a recovery has to begin, unless one is in progress.
-    pub(crate) loss: bool,
-    /// Bytes that the acknowledgement delivered, for [`Recovery::reduce`] once the recovery has
-    /// begun.
-    pub(crate) delivered: u32,
-    /// When the reorder timer has to run.
-    pub(crate) reorder_at: Option<Instant>,
-}
-
-impl Decision {
-    /// There is nothing to do.
-    pub(crate) const NONE: Decision = Decision {
-        loss: false,
-        delivered: 0,
-        reorder_at: None,
-    };
-}
 
 /// Where and how much recovery may send again now. Offsets are stream offsets, amounts are bytes.
 #[derive(Clone, Copy, Debug)]
@@ -100,28 +43,6 @@ pub(crate) struct RetransmitLimits {
     pub(crate) unit: u64,
     /// What the congestion window leaves.
     pub(crate) room: u64,
-}
-
-/// Counters for [`crate::Info`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LossCounters {
-    /// Payload bytes sent again.
-    pub(crate) bytes_retransmitted: u64,
-    /// Segments sent again, SYNs among them.
-    pub(crate) segments_retransmitted: u32,
-    /// DSACK reports received.
-    pub(crate) dsacks: u32,
-    /// Retransmission time-outs.
-    pub(crate) timeouts: u32,
-}
-
-impl LossCounters {
-    const ZERO: LossCounters = LossCounters {
-        bytes_retransmitted: 0,
-        segments_retransmitted: 0,
-        dsacks: 0,
-        timeouts: 0,
-    };
 }
 
 /// Loss detection and recovery of one connection.
@@ -407,9 +328,9 @@ impl Recovery {
     }
 
     /// The highest `len` bytes in flight that are not selectively acknowledged: a tail loss probe.
-    pub(crate) fn tail(&mut self, view: &View<'_>, len: u64) -> Option<Range<u64>> {
+    pub(crate) fn highest_unsacked(&mut self, view: &View<'_>, len: u64) -> Option<Range<u64>> {
         let (state, log) = self.parts();
-        state.repair(view, log).board.tail(len)
+        state.repair(view, log).board.highest_unsacked(len)
     }
 
     /// A probe sends the tail of the flight again; SND.NXT is `nxt`.

@@ -17,7 +17,7 @@ pub fn is_marked(class: u8) -> bool {
     class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
 }
 
-/// What the port knows about a packet that came in.
+/// The facts that the port knows about a packet that came in.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received {
     pub checksum: ChecksumState,

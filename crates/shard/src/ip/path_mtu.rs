@@ -1,5 +1,5 @@
-//! What is known of paths that are smaller than the link, for all sockets that speak to a host (RFC
-//! 1191 6.2, RFC 8201 5.2).
+//! The MTUs of paths that are smaller than the link's. All sockets that send to a host share them
+//! (RFC 1191 6.2, RFC 8201 5.2).
 //!
 //! Only what a socket has believed comes here: a report that quotes a segment in flight of a
 //! connection, or a datagram of a socket that is there.

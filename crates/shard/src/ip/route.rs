@@ -7,7 +7,7 @@ use crate::config::Via;
 /// Where to send a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// It turns round inside the shard.
+    /// The destination is this host: the packet is delivered inside the shard.
     Local,
     /// To this neighbour on the link.
     Link(IpAddr),
@@ -103,7 +103,7 @@ impl<A: Address> Prefixes<A> {
         Prefixes(all.into_iter().map(prefix).collect())
     }
 
-    /// The same, and all that none of them leads to is on the link, if `all` is.
+    /// As these prefixes. With `all`, every other destination is on the link.
     pub fn or_all_on_link(mut self, all: bool) -> Prefixes<A> {
         if let Some(first) = self.0.first().copied().filter(|_| all) {
             self.0.push(Prefix {

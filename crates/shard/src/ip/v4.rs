@@ -119,7 +119,7 @@ impl Ipv4 {
                 && !self.is_broadcast(address))
     }
 
-    /// Whether `address` is of this host on the link.
+    /// Whether `address` is one of this host's on the link.
     #[inline]
     pub fn is_own(&self, address: Ipv4Addr) -> bool {
         address == self.first.address || self.is_other(address)

@@ -7,7 +7,7 @@ use millrace_wire::ethernet::Mac;
 
 use crate::config::{Config, ConflictDetection};
 use crate::env::Env;
-use crate::link::arp::ArpQueue;
+use crate::link::arp_queue::ArpQueue;
 
 /// RFC 5227 1.1, which has these for wired links: `PROBE_WAIT`, the longest time before the first
 /// probe.

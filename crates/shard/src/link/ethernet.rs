@@ -11,7 +11,7 @@ pub trait Egress {
     /// the port still has to do to it. Returns false when the queue is full: then it has taken
     /// nothing, and the shard offers the frame again with its next transmit.
     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> bool;
-    /// What the port can do. Every call returns the same value.
+    /// The capabilities of the port. Every call returns the same value.
     fn capabilities(&self) -> Capabilities;
 }
 

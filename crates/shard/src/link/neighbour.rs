@@ -9,6 +9,7 @@
 //! Anybody on the link can make us want hosts that do not exist. Such entries give way first, so
 //! they displace no neighbour that is used.
 
+mod entry;
 mod eviction;
 
 use std::collections::VecDeque;
@@ -21,10 +22,11 @@ use millrace_wire::ethernet::Mac;
 
 use crate::counters::Counters;
 use crate::memory::Owner;
-use crate::output::reply_queue::Reply;
+use crate::network::reply_queue::Reply;
 use crate::slab::Slab;
 use crate::timer_wheel::TimerWheel;
-use eviction::is_doubtful;
+use entry::{Neighbour, State};
+use eviction::{Hand, Makers};
 
 /// Time without confirmation after which an address is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
@@ -111,10 +113,8 @@ pub struct Neighbours {
     /// way.
     doubtful: VecDeque<Handle>,
     limit: usize,
-    /// How many entries each owner has made, and how many owners have made some.
-    made: Vec<u32>,
-    makers: u32,
-    hand: u32,
+    makers: Makers,
+    hand: Hand,
     key: u64,
     /// For how long a neighbour whose hardware address was just learnt is not believed to have
     /// another one.
@@ -123,63 +123,6 @@ pub struct Neighbours {
     found: Option<(IpAddr, Handle)>,
     /// The entry of the station that all others are behind.
     only: Option<Handle>,
-}
-
-struct Neighbour {
-    address: IpAddr,
-    mac: Mac,
-    state: State,
-    /// Requests sent since the last answer.
-    tries: u8,
-    confirmed: Instant,
-    /// When its present hardware address was learnt.
-    learnt: Instant,
-    used: Instant,
-    /// Whether a connection ever sent there, or wanted to.
-    wanted: bool,
-    /// When the delay is over, in that state.
-    due: Instant,
-    /// When the last request was sent.
-    asked: Option<Instant>,
-    /// The owner whose socket wanted it first.
-    maker: Option<Owner>,
-    sockets: Vec<u32>,
-    replies: VecDeque<Reply>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Asked for, not known.
-    Incomplete,
-    /// Known.
-    Reachable,
-    /// IPv6: known, but perhaps no longer there; to be asked for when used.
-    Stale,
-    /// IPv6: as stale, and used; to be asked for soon.
-    Delay,
-    /// Known, and being asked for again.
-    Probe,
-    /// Did not answer; asked again when somebody wants it.
-    Failed,
-    /// Known for ever: the only station that there is.
-    Fixed,
-}
-
-impl Neighbour {
-    /// It has this hardware address, now at the latest.
-    fn take_mac(&mut self, mac: Mac, now: Instant) {
-        if self.mac != mac || !self.state.is_known() {
-            self.mac = mac;
-            self.learnt = now;
-        }
-    }
-}
-
-impl State {
-    /// Whether the hardware address is known.
-    fn is_known(self) -> bool {
-        !matches!(self, State::Incomplete | State::Failed)
-    }
 }
 
 impl Neighbours {
@@ -194,9 +137,8 @@ impl Neighbours {
             failed: Vec::new(),
             doubtful: VecDeque::new(),
             limit: limit as usize,
-            made: Vec::new(),
-            makers: 0,
-            hand: 0,
+            makers: Makers::default(),
+            hand: Hand::default(),
             key: key | 1,
             lock: LOCK,
             found: None,
@@ -204,12 +146,13 @@ impl Neighbours {
         }
     }
 
-    /// What is told is true: somebody else has looked after that.
+    /// Believes every change of a hardware address at once: the kernel has checked it.
     pub fn trust(&mut self) {
         self.lock = Duration::ZERO;
     }
 
-    /// The same on a link with one other station, which all others are behind: nobody is asked for.
+    /// As this table, on a link with one other station that leads to all hosts: no address is asked
+    /// for.
     pub fn all_behind(mut self, station: Option<Mac>, now: Instant) -> Neighbours {
         let Some(station) = station else {
             return self;
@@ -566,8 +509,8 @@ impl Neighbours {
         self.failed.pop()
     }
 
-    /// What goes by way of `address` may have to go another way: handles of it go stale, and who
-    /// waits for it looks again where to send.
+    /// Packets by way of `address` may have to take another way: handles of the entry go stale, and
+    /// sockets that wait for it look up their route again.
     pub fn reroute(&mut self, address: IpAddr) {
         if let Some(index) = self.index_of(address) {
             let mac = self.entries.get(index).map(|entry| entry.mac);
@@ -659,7 +602,7 @@ impl Neighbours {
         let index = match self.entries.insert(entry) {
             Ok(index) => index,
             Err(entry) => {
-                if !self.evict_of_hog(maker, counters) && !self.evict() {
+                if !self.evict(maker, counters) {
                     counters.neighbours_refused += 1;
                     return None;
                 }
@@ -668,7 +611,7 @@ impl Neighbours {
             }
         };
         if let Some(maker) = maker {
-            self.count(maker);
+            self.makers.add(maker);
         }
         let key = self.key;
         let entries = &self.entries;
@@ -689,12 +632,44 @@ impl Neighbours {
         if self.doubtful.len() >= 2 * self.limit {
             let entries = &self.entries;
             self.doubtful.retain(|handle| {
-                entries.get(handle.index).is_some_and(is_doubtful)
+                entries
+                    .get(handle.index)
+                    .is_some_and(Neighbour::is_doubtful)
                     && entries.generation(handle.index) == handle.generation
             });
         }
         self.doubtful.push_back(handle);
         Some(handle)
+    }
+
+    /// Forgets an entry, so that there is room for one that `newcomer` wants; false when all are
+    /// needed.
+    fn evict(&mut self, newcomer: Option<Owner>, counters: &mut Counters) -> bool {
+        let hogs = self
+            .hand
+            .find_of_hog(&self.entries, &self.makers, self.limit, newcomer);
+        counters.neighbours_limited += u64::from(hogs.is_some());
+        let victim = hogs
+            .or_else(|| self.pop_doubtful())
+            .or_else(|| self.hand.find_unused(&self.entries));
+        if let Some(index) = victim {
+            self.release_waiters(index, None);
+            self.forget(index);
+        }
+        victim.is_some()
+    }
+
+    /// The oldest entry that is not known, or that no connection ever used.
+    fn pop_doubtful(&mut self) -> Option<u32> {
+        while let Some(handle) = self.doubtful.pop_front() {
+            let entry = self
+                .entries
+                .get_of_generation(handle.index, handle.generation);
+            if entry.is_some_and(Neighbour::is_doubtful) {
+                return Some(handle.index);
+            }
+        }
+        None
     }
 
     fn forget(&mut self, index: u32) {
@@ -703,7 +678,7 @@ impl Neighbours {
         };
         self.wheel.cancel(index);
         if let Some(maker) = entry.maker {
-            self.count_out(maker);
+            self.makers.remove(maker);
         }
         if let Ok(found) = self
             .index

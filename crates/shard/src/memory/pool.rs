@@ -1,4 +1,4 @@
-//! Byte blocks of powers of two, recycled by size class under one limit. What a ring lives in.
+//! Byte blocks of powers of two, recycled by size class under one limit. Rings live in them.
 
 /// Smallest block: 2^12 = 4 KB.
 pub const LOG2_MIN: u8 = 12;
@@ -94,7 +94,8 @@ impl Pool {
         self.cached > CACHE
     }
 
-    /// What was free all the time since the last review is owed to the machine, but for a little.
+    /// Memory that was free all the time since the last review, but for a reserve, is owed to the
+    /// machine.
     pub fn review(&mut self) {
         self.owed = self.spare.saturating_sub(CACHE);
         self.spare = self.cached;

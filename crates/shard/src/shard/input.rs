@@ -1,15 +1,11 @@
 //! Frames in: from Ethernet through IP to the protocol that processes the packet.
 
-use std::net::IpAddr;
-
-use millrace_tcp::{IcmpError, Instant};
+use millrace_tcp::Instant;
 use millrace_wire::ethernet::{self, EtherType};
 use millrace_wire::ipv6::{self, Problem, parameter};
 use millrace_wire::offload::Frame;
-use millrace_wire::tcp::Seq;
 use millrace_wire::{icmpv4, icmpv6, igmp, ipv4, tcp, udp};
 
-use crate::connection_table::{Place, Tuple};
 use crate::ip::family::{Received, is_marked};
 use crate::ip::icmp::{NetworkError, Quoted};
 use crate::ip::v4::icmp::Icmpv4Error;
@@ -19,7 +15,6 @@ use crate::memory::Memory;
 use crate::network::Control;
 use crate::shard::Shard;
 use crate::steering::Arrival;
-use crate::tcp::input::headers_len;
 use crate::udp::{Failure, Packet};
 
 /// A packet that has passed the checks of IP, on its way to a protocol.
@@ -38,7 +33,7 @@ impl<M: Memory> Shard<M> {
     pub fn input(&mut self, frame: &Frame<'_>, now: Instant) {
         self.base.env.counters.frames_in += 1;
         self.base.env.counters.bytes_in += frame.bytes.len() as u64;
-        if !self.fast_path_input(frame, now) {
+        if !self.tcp.fast_path_input(&mut self.base, frame, now) {
             self.slow_path_input(frame, now);
         }
     }
@@ -109,11 +104,11 @@ impl<M: Memory> Shard<M> {
         } = incoming;
         match header.protocol {
             tcp::PROTOCOL => {
-                self.tcp_input(
+                self.tcp.tcp_input(
+                    &mut self.base,
                     (header.dst, header.src),
                     payload,
-                    incoming.received.checksum,
-                    is_marked(header.tos),
+                    (incoming.received.checksum, is_marked(header.tos)),
                     incoming.link.src,
                     now,
                 );
@@ -297,11 +292,11 @@ impl<M: Memory> Shard<M> {
             }
             _ if to_group => self.base.env.counters.ip_not_ours += 1,
             tcp::PROTOCOL => {
-                self.tcp_input(
+                self.tcp.tcp_input(
+                    &mut self.base,
                     (header.dst, header.src),
                     content.payload,
-                    incoming.received.checksum,
-                    is_marked(header.traffic_class),
+                    (incoming.received.checksum, is_marked(header.traffic_class)),
                     incoming.link.src,
                     now,
                 );
@@ -400,35 +395,97 @@ impl<M: Memory> Shard<M> {
                 self.udp
                     .datagram_error(&mut self.base, &tuple, &failure, now);
             }
-            Quoted::Segment(tuple, seq) => self.connection_error(&tuple, seq, report.error, now),
+            Quoted::Segment(tuple, seq) => {
+                self.tcp
+                    .connection_error(&mut self.base, &tuple, seq, report.error, now);
+            }
             Quoted::Other => self.base.env.counters.icmp_errors_unmatched += 1,
         }
     }
+}
 
-    /// Gives an error to the connection of a segment. The connection checks that the segment can be
-    /// in flight (RFC 5927 4.1).
-    fn connection_error(&mut self, tuple: &Tuple, seq: Seq, error: IcmpError, now: Instant) {
-        let index = match self.table.get(tuple) {
-            None if self.base.is_misrouted(tuple) => return,
-            Some(Place::Stream(index)) => index,
-            // A half-open connection waits for its timer, TIME-WAIT for its end.
-            _ => {
-                self.base.env.counters.icmp_errors_unmatched += 1;
-                return;
-            }
-        };
-        self.base.env.counters.icmp_errors_in += 1;
-        let socket = self.base.sockets.get_mut(index);
-        if let Some(stream) = socket.and_then(|socket| socket.stream_mut()) {
-            let config = &self.base.env.config.tcp;
-            let believed = stream.connection.on_icmp(config, error, seq, now);
-            if believed && matches!(error, IcmpError::FragmentationNeeded { .. }) {
-                let remote: IpAddr = stream.endpoints.tuple().remote_ip();
-                let mtu = stream.connection.path_max_segment() + headers_len(remote);
-                let learned = self.base.network.path_mtus.learn(remote, mtu, now);
-                self.base.env.counters.paths_refused += u64::from(!learned);
-            }
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use millrace_wire::ethernet::Mac;
+    use millrace_wire::offload::{Capabilities, Frame, Offload};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::link::ethernet::Egress;
+    use crate::link::ethernet::Stations;
+    use crate::memory::{HeapMemory, Owner};
+    use crate::socket::Reuse;
+    use crate::socket::Socket;
+    use crate::socket::options::Options;
+    use crate::tcp::segment::send_fast_path;
+
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const CAPABILITIES: Capabilities = Capabilities::plain(MAC, 1500);
+
+    struct Nowhere;
+
+    impl Egress for Nowhere {
+        fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> bool {
+            true
         }
-        self.apply_state_change(index);
+        fn capabilities(&self) -> Capabilities {
+            CAPABILITIES
+        }
+    }
+
+    /// Word for word what one end of a connection of this host with itself would say next to the
+    /// other, but from the link.
+    #[test]
+    fn rfc1122_3_2_1_3_nobody_on_the_link_speaks_for_this_host() {
+        let now = Instant::from_micros(1_000_000);
+        let mut config = Config::new(OWN, 24, MAC, [7; 32]);
+        config.loopback = true;
+        let mut shard = Shard::new(config, HeapMemory::new(1 << 20), now);
+        let end = SocketAddr::new(OWN.into(), 80);
+        let listener = shard.listen(Owner(1), end, 1, Reuse::default());
+        let client = shard.connect(Owner(1), None, end, &Options::default(), now);
+        let (listener, client) = (listener.expect("free"), client.expect("reached"));
+        for _ in 0..4 {
+            shard.transmit(&mut Nowhere, now);
+        }
+        let server = shard.accept(listener).expect("connected");
+        shard.send(client, b"forged", true).expect("room");
+        let socket = shard.base.sockets.get_mut(client.index());
+        let stream = socket.and_then(Socket::stream_mut).expect("a connection");
+        let outgoing = stream
+            .connection
+            .poll_transmit_fast(&shard.base.env.config.tcp, now);
+        let outgoing = outgoing.expect("a segment");
+        let stations = Stations {
+            to: MAC,
+            from: Mac([2, 0, 0, 0, 0, 66]),
+        };
+        let (tuple, fields) = (&stream.endpoints.tuple(), &stream.fields);
+        let payload = stream.send.slices(outgoing.payload.clone());
+        let mut bytes = Vec::new();
+        let take = |head: &[u8], payload: [&[u8]; 2], _: Offload| {
+            bytes = [head, payload[0], payload[1]].concat();
+            true
+        };
+        assert!(send_fast_path(
+            &stations,
+            tuple,
+            fields,
+            &outgoing,
+            payload,
+            &CAPABILITIES,
+            take
+        ));
+        let frame = Frame {
+            bytes: &bytes,
+            checksum: Default::default(),
+            segment_size: 0,
+        };
+        shard.input(&frame, now);
+        assert_eq!(shard.counters().ip_bad_source, 1);
+        assert_eq!(shard.view(server).map(|view| view.received), Some(0));
     }
 }

@@ -25,9 +25,9 @@ impl<M: Memory> Shard<M> {
         self.base.steering.set_arrival(Arrival::Link);
     }
 
-    /// What else is to be done with the frame that was taken in last; once. To be asked after each
-    /// one if there are other shards. With it a frame to hand over in its place, if it was the last
-    /// fragment of a packet. The transport checksum has been verified.
+    /// How to handle the last frame further; once. Must be asked after each frame if there are
+    /// other shards. If the frame was the last fragment of a packet, a frame with the whole packet
+    /// comes with it, to hand over in its place. The transport checksum has been verified.
     pub fn take_misrouted(&mut self) -> Option<(Misrouted, Option<Vec<u8>>)> {
         self.base.steering.take_misrouted()
     }
@@ -37,7 +37,10 @@ impl<M: Memory> Shard<M> {
     /// refuse.
     pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Flow)> {
         let steer = self.base.env.config.steer.as_ref()?;
-        let (local, remote, _) = self.endpoints(self.base.check(id).ok()?, remote).ok()?;
+        let (local, remote, _) = self
+            .tcp
+            .endpoints(&self.base, self.base.check(id).ok()?, remote)
+            .ok()?;
         let tuple = Tuple::new(local, remote)?;
         let owner = steer.owner(&tuple);
         let elsewhere = owner != steer.own && owner != NOBODY;
@@ -64,8 +67,8 @@ impl<M: Memory> Shard<M> {
         (owner != NOBODY && owner != steer.own).then_some((owner, flow))
     }
 
-    /// Whose a flow is by its tag, as far as is known here: another shard that should know of it.
-    /// None if that is this one, or nobody yet.
+    /// The shard that owns a flow by its tag, as far as this shard knows; `None` if that is this
+    /// one, or none yet.
     pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
         let steer = self.base.env.config.steer.as_ref()?;
         let owner = steer.owner(&flow.tuple);
@@ -85,7 +88,7 @@ impl<M: Memory> Shard<M> {
         let endpoints = self
             .base
             .check(id)
-            .and_then(|index| self.endpoints(index, remote));
+            .and_then(|index| self.tcp.endpoints(&self.base, index, remote));
         let local = endpoints.is_ok_and(|(_, _, route)| route == Some(Route::Local));
         !local && self.must_pin(id, remote).is_some()
     }
@@ -127,7 +130,7 @@ impl<M: Memory> Shard<M> {
     /// Flows that belong to another shard by their tag and are over here: what was pinned there for
     /// them can go.
     pub fn take_unpinned(&mut self) -> Vec<Flow> {
-        let (streams, datagrams) = (&self.table, self.udp.table());
+        let (streams, datagrams) = (self.tcp.table(), self.udp.table());
         self.base
             .steering
             .take_unpinned(|flow| match flow.datagrams {
@@ -139,7 +142,7 @@ impl<M: Memory> Shard<M> {
     /// Whether a socket or connection of this shard has the flow.
     fn is_flow_known(&self, flow: &Flow) -> bool {
         let table = match flow.datagrams {
-            false => &self.table,
+            false => self.tcp.table(),
             true => self.udp.table(),
         };
         table.get(&flow.tuple).is_some()

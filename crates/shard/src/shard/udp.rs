@@ -7,7 +7,7 @@ use millrace_wire::record::Record;
 
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
-use crate::output::reply_queue::Reply;
+use crate::network::reply_queue::Reply;
 use crate::shard::Shard;
 use crate::socket::{Options, SocketId};
 use crate::udp::{Report, SendTo};

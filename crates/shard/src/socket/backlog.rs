@@ -22,7 +22,7 @@ pub struct AcceptQueue {
     /// Connections that each shard has queued since.
     queued: Arc<[Count]>,
     own: u16,
-    /// The shard of the socket that it is of.
+    /// The shard of its listener.
     home: u16,
 }
 
@@ -39,7 +39,7 @@ impl AcceptQueue {
         }
     }
 
-    /// The shard of the socket that it is of.
+    /// The shard of its listener.
     pub(crate) fn home(&self) -> u16 {
         self.home
     }

@@ -1,4 +1,4 @@
-//! Who has which local port: bound and listening sockets, connections, and the choice of ephemeral
+//! The local ports of bound and listening sockets and of connections, and the choice of ephemeral
 //! ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,7 +62,7 @@ pub struct Bound {
     pub address: IpAddr,
     /// Of `::`, that it does not mean IPv4, too (`IPV6_V6ONLY`).
     pub v6_only: bool,
-    /// What it shares.
+    /// Whether others may bind beside it.
     pub reuse: Reuse,
     /// The device that it is bound to.
     pub device: Device,
@@ -215,8 +215,8 @@ impl Ports {
     }
 
     /// The listener for a connection to `local`: one bound to the address before one bound to all;
-    /// several of one address (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last.
-    /// Sockets for datagrams, which listen while they have no peer, can share an address with
+    /// several of one address (`SO_REUSEPORT`) share by `hash`. A listener bound to `::` comes
+    /// last. Sockets for datagrams, which listen while they have no peer, can share an address with
     /// `SO_REUSEADDR` alone: then the one that came last has it.
     pub fn listener(&self, local: SocketAddr, hash: u64) -> Option<u32> {
         self.listener_near(local, hash, None)
@@ -461,7 +461,7 @@ mod tests {
     }
 
     /// A group in which each shard has as many listeners gives a shard's connections to its own;
-    /// any other gives all the same.
+    /// any other group gives each listener as many.
     #[test]
     fn listeners_of_a_group_are_near_if_each_shard_has_as_many() {
         let mut ports = Ports::default();

@@ -46,7 +46,7 @@ impl Device {
 /// their listener's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the connection is told. `keepalive` here is whether it is on; the times are in
+    /// The options of the connection. `keepalive` here is whether it is on; the times are in
     /// [`Options::keepalive`].
     pub tcp: Settings,
     /// The times of keepalive, kept while it is off.

@@ -27,12 +27,13 @@ pub struct RecvRing {
     at_high: u16,
     /// It has 2^`log2` bytes; 0: there is none.
     log2: u8,
-    /// How large it had to be, likewise: since there is one, or the last time.
+    /// The largest size that it needed since the block exists, or while the last one did: a power
+    /// of two, as `log2`.
     most: u8,
     /// Stream bytes below this have been read: low half of an offset, as a ring is smaller than
     /// that.
     consumed: u32,
-    /// No byte at or beyond this offset has been stored, likewise.
+    /// No byte at or beyond this offset has been stored: low half of an offset.
     end: u32,
 }
 
@@ -234,7 +235,7 @@ impl RecvRing {
         true
     }
 
-    /// What was stored beyond `next` is not wanted any more. The block goes back when it holds
+    /// Forgets the bytes that were stored beyond `next`. The block goes back when it holds
     /// nothing else.
     pub fn forget_beyond<M: Memory>(&mut self, memory: &mut M, owner: Owner, next: u64) {
         self.end = next as u32;
@@ -533,7 +534,7 @@ mod tests {
         };
         assert_eq!(fill(&mut memory, &mut ring, 20_000), [13, 14, 14, 15]);
         assert_eq!(fill(&mut memory, &mut ring, 20_000), [15; 4]);
-        // What needs less starts as large once more, and then as it needs.
+        // A connection that needs less starts as large once more, and then with the size it needs.
         assert_eq!(fill(&mut memory, &mut ring, 300), [15]);
         assert_eq!(fill(&mut memory, &mut ring, 300), [12]);
         // A quarter of the memory is in use: it starts small.
@@ -566,7 +567,7 @@ mod tests {
             assert_eq!(put(&mut memory, &mut ring, &mut stored, range), Ok(()));
         }
         assert_eq!((ring.block().unwrap().log2, ring.is_folded()), (12, true));
-        // What comes in order makes it grow as it must, and what came before keeps its place.
+        // Bytes in order make it grow, and earlier bytes keep their place.
         let mut next = 0;
         while next < 60_000 {
             let to = (next + 1460).min(60_000);

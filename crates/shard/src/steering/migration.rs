@@ -1,16 +1,17 @@
 //! Buckets of flows go from one shard to another while traffic flows.
 //!
-//! The new owner is told first ([`Shard::expect`]): from then on what comes for these buckets waits
-//! ([`Misrouted::Awaited`]). Then the old one gives ([`Shard::give`]) and hands over whatever still
-//! comes to it; then the new one takes ([`Shard::take`]), and what waited is put in again. So there
-//! is no moment at which a frame meets a shard that does not know its connection. Every other shard
-//! learns of it at any time ([`Shard::assign`]): until then it hands frames to the old owner, which
-//! hands them on.
+//! 1. The new owner is told ([`Shard::expect`]). From then on frames for these buckets wait there
+//!    ([`Misrouted::Awaited`]).
+//! 2. The old owner gives the buckets ([`Shard::give`]), and hands over the frames that still come.
+//! 3. The new owner takes them ([`Shard::take`]), and processes the frames that waited.
 //!
-//! What moves is connections that a program has, or had. What is about to begin or as good as over
-//! stays where it is, and so does a connection whose port the program had bound or for which there
-//! is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all
-//! that there are are pinned ([`Shard::give_new`]).
+//! So every frame meets a shard that knows its connection. Every other shard is told at any time
+//! ([`Shard::assign`]). Until then it hands frames to the old owner, which hands them on.
+//!
+//! The connections that move are those that a program has, or had. These stay, and are pinned:
+//! connections that are being opened or have ended, connections whose port the program bound, and
+//! those for which the new owner has no room. [`Shard::give_new`] moves only the buckets, for new
+//! flows, and pins all flows that exist.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,12 +20,11 @@ use millrace_tcp::Instant;
 
 use crate::connection_table::{Place, Tuple};
 use crate::ip::reassembly::Packet;
-use crate::link::neighbour::Handle;
 use crate::memory::Memory;
 use crate::shard::Shard;
-use crate::socket::receive_ring::Sink;
-use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
+use crate::socket::{Kind, SocketId};
 use crate::steering::{Flow, Steer};
+use crate::tcp::migration::Moved;
 
 #[cfg(doc)]
 use crate::steering::Misrouted;
@@ -41,15 +41,6 @@ pub struct FlowBatch {
     fragmented: Vec<Packet>,
 }
 
-/// A connection on its way.
-pub struct Moved {
-    id: SocketId,
-    socket: Box<Socket>,
-    /// What has come and was not read, holes included; nothing if its block goes along
-    /// ([`Memory::hand_over`]).
-    received: Vec<u8>,
-}
-
 /// The outcome of taking a batch.
 #[derive(Default)]
 pub struct Taken {
@@ -58,12 +49,6 @@ pub struct Taken {
     /// Those for which there was no room, to be put back where they were ([`Shard::put_back`]);
     /// they are pinned there.
     pub refused: Vec<Moved>,
-}
-
-impl fmt::Debug for Moved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.id)
-    }
 }
 
 impl fmt::Debug for FlowBatch {
@@ -78,7 +63,7 @@ impl fmt::Debug for FlowBatch {
 }
 
 impl FlowBatch {
-    /// The buckets that it is of.
+    /// The buckets whose flows are in it.
     pub fn buckets(&self) -> &[usize] {
         &self.buckets
     }
@@ -136,7 +121,7 @@ impl<M: Memory> Shard<M> {
 
     /// Whether nothing is about to leave, as after a [`Shard::transmit`] that has met no full port.
     pub fn is_quiet(&self) -> bool {
-        self.stalled.is_none() && self.base.network.replies.is_empty()
+        !self.tcp.is_stalled() && self.base.network.replies.is_empty()
     }
 
     /// The connections that would move with these buckets.
@@ -145,9 +130,11 @@ impl<M: Memory> Shard<M> {
             return Vec::new();
         };
         let chosen = chosen(steer, buckets);
-        let flows = self.table.iter().filter(|(tuple, _)| chosen(tuple));
+        let flows = self.tcp.table().iter().filter(|(tuple, _)| chosen(tuple));
         let streams = flows.filter_map(|(_, place)| match place {
-            Place::Stream(index) if self.may_move(index) => Some(self.base.id_of(index)),
+            Place::Stream(index) if self.tcp.may_move(&self.base, index) => {
+                Some(self.base.id_of(index))
+            }
             _ => None,
         });
         streams.collect()
@@ -167,7 +154,7 @@ impl<M: Memory> Shard<M> {
             return None;
         }
         self.wrap(buckets, to, |shard, index| {
-            shard.may_move(index) && may(shard.base.id_of(index))
+            shard.tcp.may_move(&shard.base, index) && may(shard.base.id_of(index))
         })
     }
 
@@ -189,7 +176,8 @@ impl<M: Memory> Shard<M> {
         buckets.retain(|bucket| steer.groups.of_bucket(*bucket) == Some(own) && own != to);
         let chosen = chosen(steer, &buckets);
         let here: Vec<(Tuple, Place)> = self
-            .table
+            .tcp
+            .table()
             .iter()
             .filter(|(tuple, _)| chosen(tuple))
             .collect();
@@ -199,7 +187,7 @@ impl<M: Memory> Shard<M> {
         for (tuple, place) in here {
             match place {
                 Place::Stream(index) if may_move(self, index) => {
-                    streams.extend(self.take_out(index));
+                    streams.extend(self.tcp.take_out(&mut self.base, index));
                 }
                 _ => pins.push((Flow::stream(tuple), own)),
             }
@@ -244,13 +232,13 @@ impl<M: Memory> Shard<M> {
             }
         }
         for (local, until) in batch.cookies {
-            self.expect_cookies(local, until);
+            self.tcp.expect_cookies(&mut self.base, local, until);
         }
         self.base.network.reassembly.put(batch.fragmented);
         let mut taken = Taken::default();
         for moved in batch.streams {
             let (id, tuple) = (moved.id, moved.tuple());
-            match self.put_in(moved, now) {
+            match self.tcp.put_in(&mut self.base, moved, now) {
                 Ok(new) => taken.moved.push((id, new)),
                 Err(moved) => {
                     taken.refused.push(moved);
@@ -273,7 +261,7 @@ impl<M: Memory> Shard<M> {
         let mut moved = Vec::new();
         for one in refused {
             let id = one.id;
-            match self.put_in(one, now) {
+            match self.tcp.put_in(&mut self.base, one, now) {
                 Ok(new) => moved.push((id, new)),
                 Err(mut lost) => {
                     self.base.env.counters.connections_lost += 1;
@@ -291,146 +279,6 @@ impl<M: Memory> Shard<M> {
             }
         }
         moved
-    }
-
-    /// Whether the connection at `index` is one that moves.
-    fn may_move(&self, index: u32) -> bool {
-        let Some(socket) = self.base.sockets.get(index) else {
-            return false;
-        };
-        // A queue of a listener's is its shard's; so is a bound port; and both ends of a
-        // conversation with oneself stay together.
-        let stays = Marks::UNACCEPTED | Marks::BOUND | Marks::LOCAL | Marks::EARLY | Marks::DEAD;
-        socket.stream().is_some() && !socket.marks.intersects(stays | Marks::ENDING)
-    }
-
-    /// Takes a connection out of everything that knows it here.
-    fn take_out(&mut self, index: u32) -> Option<Moved> {
-        let id = self.base.id_of(index);
-        let mut socket = Box::new(self.base.sockets.remove(index)?);
-        self.wheel.cancel(index);
-        if socket.marks.contains(Marks::COUNTED) {
-            self.orphans.give(socket.owner);
-        }
-        socket.marks -= Marks::READY | Marks::CHANGED | Marks::PARKED;
-        let (owner, reuse) = (socket.owner, socket.options.reuse.address);
-        let stream = socket.stream_mut()?;
-        let tuple = stream.endpoints.tuple();
-        self.table.remove(&tuple);
-        self.ports.remove_connection(tuple.local(), reuse);
-        stream.hop = Handle::NONE;
-        stream.armed = Instant::NEVER;
-        stream.send.leave(&mut self.base.send_memory, owner);
-        let received = match stream.recv.block() {
-            Some(block) if self.base.memory.hand_over(owner, block) => Vec::new(),
-            _ => {
-                if stream.recv.is_folded() {
-                    let mut sink = Sink {
-                        ring: &mut stream.recv,
-                        memory: &mut self.base.memory,
-                        owner,
-                        open: true,
-                        counters: &mut self.base.env.counters,
-                    };
-                    stream.connection.drop_out_of_order(&mut sink);
-                }
-                stream.recv.take_bytes(&mut self.base.memory, owner)
-            }
-        };
-        Some(Moved {
-            id,
-            socket,
-            received,
-        })
-    }
-
-    /// Puts a connection in; given back, as it was, when there is no room.
-    fn put_in(&mut self, moved: Moved, now: Instant) -> Result<SocketId, Moved> {
-        let Moved {
-            id,
-            mut socket,
-            received,
-        } = moved;
-        let owner = socket.owner;
-        let full = self.base.sockets.is_full();
-        let Some(stream) = socket.stream_mut().filter(|_| !full) else {
-            return Err(Moved {
-                id,
-                socket,
-                received,
-            });
-        };
-        let at = stream.consumed();
-        if !received.is_empty()
-            && !stream
-                .recv
-                .store(&mut self.base.memory, owner, at, &received)
-        {
-            return Err(Moved {
-                id,
-                socket,
-                received,
-            });
-        }
-        if let Some(block) = stream.recv.block().filter(|_| received.is_empty()) {
-            self.base.memory.adopt(owner, block);
-        }
-        stream.send.join(&mut self.base.send_memory, owner);
-        stream.tuning.since = now.as_micros() as u32;
-        let tuple = stream.endpoints.tuple();
-        // The shard that it comes from shares its own.
-        let options = self.base.sharing.share(&socket.options);
-        if let Some(stream) = socket.stream_mut() {
-            stream
-                .connection
-                .configure(&self.base.env.config.tcp, &options.settings, now);
-        }
-        let reuse = options.reuse.address;
-        socket.options = options;
-        if socket.marks.contains(Marks::COUNTED) {
-            self.orphans.take(owner);
-        }
-        let Ok(index) = self.base.sockets.insert(*socket) else {
-            unreachable!("there was room");
-        };
-        self.table.insert(tuple, Place::Stream(index));
-        self.ports.add_connection(tuple.local(), reuse);
-        if let Some(stream) = self
-            .base
-            .sockets
-            .get_mut(index)
-            .and_then(Socket::stream_mut)
-        {
-            stream.arm(&mut self.wheel, index);
-        }
-        self.base.mark_changed(index);
-        self.mark_ready(index);
-        Ok(self.base.id_of(index))
-    }
-
-    /// SYN cookies that another shard's part of a listener has given out may come back here.
-    fn expect_cookies(&mut self, local: SocketAddr, until: Instant) {
-        let is_meant = |(_, socket): &(u32, &Socket)| matches!(&socket.kind, Kind::Listener(listener) if listener.local == local);
-        let meant = self.base.sockets.iter().filter(is_meant);
-        let meant: Vec<u32> = meant.map(|(index, _)| index).collect();
-        for index in meant {
-            let listener = self
-                .base
-                .sockets
-                .get_mut(index)
-                .and_then(Socket::listener_mut);
-            if let Some(listener) = listener {
-                listener.cookies_until = listener.cookies_until.max(until);
-            }
-        }
-    }
-}
-
-impl Moved {
-    fn tuple(&self) -> Option<Tuple> {
-        self.socket
-            .stream()
-            .map(|stream: &Stream| stream.endpoints.tuple())
     }
 }
 

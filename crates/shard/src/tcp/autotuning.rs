@@ -59,7 +59,7 @@ impl ActiveSenders {
     /// A connection has its turn; `counted` is its own note of the span in which it was counted
     /// last.
     #[inline]
-    pub(crate) fn note(&mut self, counted: &mut u32, now: Instant) {
+    fn note(&mut self, counted: &mut u32, now: Instant) {
         let span = (now.as_micros() >> CROWD_LOG2) as u32;
         if span != self.span {
             self.before = if span == self.span.wrapping_add(1) {
@@ -73,6 +73,14 @@ impl ActiveSenders {
         if *counted != span {
             *counted = span;
             self.now += 1;
+        }
+    }
+
+    /// As [`ActiveSenders::note`], for a connection if it has something to send.
+    #[inline]
+    pub(crate) fn note_stream(&mut self, stream: &mut Stream, now: Instant) {
+        if stream.send.len() > 0 {
+            self.note(&mut stream.counted, now);
         }
     }
 

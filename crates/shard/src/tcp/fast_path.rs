@@ -9,23 +9,29 @@ use millrace_wire::ipv4;
 use millrace_wire::offload::{ChecksumState, Frame};
 use millrace_wire::tcp::{PROTOCOL as PROTOCOL_TCP, PlainSegment};
 
+use crate::base::Base;
 use crate::connection_table::Pair;
 use crate::ip::family::is_marked;
 use crate::memory::Memory;
-use crate::shard::Shard;
 use crate::socket::note_changed;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Marks, SocketId};
+use crate::tcp::state::Tcp;
 
 /// The position of TCP in a frame whose IPv4 header has no options.
 const HEADS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
-impl<M: Memory> Shard<M> {
+impl Tcp {
     /// Processes a frame with a TCP segment in a whole IPv4 packet without options, if everything
     /// that is checked here is in order. Returns false for any other frame; then nothing has
     /// changed, and the slow path finds out what is wrong with it.
     #[inline]
-    pub(crate) fn fast_path_input(&mut self, frame: &Frame<'_>, now: Instant) -> bool {
+    pub(crate) fn fast_path_input<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        frame: &Frame<'_>,
+        now: Instant,
+    ) -> bool {
         let Some((heads, rest)) = frame.bytes.split_first_chunk::<HEADS_LEN>() else {
             return false;
         };
@@ -36,7 +42,7 @@ impl<M: Memory> Shard<M> {
         let (src, dst) = (word(26), word(30));
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *heads;
         let total_len = (first & 0xffff) as usize;
-        let expected = Mac([d0, d1, d2, d3, d4, d5]) == self.base.env.config.mac
+        let expected = Mac([d0, d1, d2, d3, d4, d5]) == base.env.config.mac
             && heads[12..14] == EtherType::IPV4.0.to_be_bytes()
             // Version and header length; no fragment; protocol; hops left.
             && first >> 24 == 0x45
@@ -71,17 +77,17 @@ impl<M: Memory> Shard<M> {
             })
         {
             segment.marked = marked;
-            if self.predicted_input::<false>(index, &segment, from, now)
-                || self.predicted_input::<true>(index, &segment, from, now)
+            if self.predicted_input::<M, false>(base, index, &segment, from, now)
+                || self.predicted_input::<M, true>(base, index, &segment, from, now)
             {
-                self.base.env.counters.segments_in += 1;
+                base.env.counters.segments_in += 1;
                 return true;
             }
         }
-        if !self.base.network.v4.takes(local) || !self.base.network.v4.is_valid_source(remote) {
+        if !base.network.v4.takes(local) || !base.network.v4.is_valid_source(remote) {
             return false;
         }
-        self.tcp_input((local, remote), bytes, checksum, marked, from, now);
+        self.tcp_input(base, (local, remote), bytes, (checksum, marked), from, now);
         true
     }
 
@@ -90,14 +96,15 @@ impl<M: Memory> Shard<M> {
     /// `LAST`: expects a segment that ends the connection, such as a FIN. Each of the two is a
     /// function of its own, so that each has all registers.
     #[inline(never)]
-    pub(crate) fn predicted_input<const LAST: bool>(
+    pub(crate) fn predicted_input<M: Memory, const LAST: bool>(
         &mut self,
+        base: &mut Base<M>,
         index: u32,
         segment: &PlainSegment<'_>,
         from: Mac,
         now: Instant,
     ) -> bool {
-        let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) else {
+        let Some((socket, generation)) = base.sockets.get_mut_with_generation(index) else {
             return false;
         };
         let marks = socket.marks;
@@ -110,12 +117,12 @@ impl<M: Memory> Shard<M> {
         }
         let mut sink = Sink {
             ring: &mut stream.recv,
-            memory: &mut self.base.memory,
+            memory: &mut base.memory,
             owner: socket.owner,
             open: !marks.contains(Marks::ORPHAN),
-            counters: &mut self.base.env.counters,
+            counters: &mut base.env.counters,
         };
-        let config = &self.base.env.config.tcp;
+        let config = &base.env.config.tcp;
         let connection = &mut stream.connection;
         let taken = match LAST {
             false => connection.on_predicted_segment(config, segment, &mut sink, now),
@@ -126,30 +133,22 @@ impl<M: Memory> Shard<M> {
         }
         let events = stream.connection.take_events();
         if events.contains(Events::WRITABLE) {
-            self.base.network.neighbours.confirm(stream.hop, from, now);
+            base.network.neighbours.confirm(stream.hop, from, now);
             if stream.send.release(
                 stream.connection.acked(),
-                &mut self.base.send_memory,
+                &mut base.send_memory,
                 socket.owner,
             ) && socket.options.send_buffer.is_none()
             {
-                stream.tune_send(&self.base.env.config.buffers);
+                stream.tune_send(&base.env.config.buffers);
             }
         }
         if !(events - (Events::READABLE | Events::WRITABLE)).is_empty() {
-            self.base.env.counters.note(events, marks);
-            socket.note(
-                events,
-                &self.base.env.config.buffers,
-                &mut self.base.send_memory,
-            );
+            base.env.counters.note(events, marks);
+            socket.note(events, &base.env.config.buffers, &mut base.send_memory);
         }
         if !events.is_empty() {
-            note_changed(
-                &mut self.base.changed,
-                SocketId::new(index, generation),
-                socket,
-            );
+            note_changed(&mut base.changed, SocketId::new(index, generation), socket);
         }
         self.ready.add(index, socket);
         true

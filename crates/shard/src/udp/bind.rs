@@ -435,7 +435,31 @@ impl Udp {
         Ok(())
     }
 
-    /// Nobody holds the socket at `index` any more. What it has given to send still leaves.
+    /// The socket at `index` belongs to `owner` from now on, which calls it `label`.
+    pub(crate) fn change_owner<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        owner: Owner,
+        label: u32,
+    ) -> Result<(), Error> {
+        let socket = base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let Kind::Datagram(datagram) = &mut socket.kind else {
+            return Err(Error::NotSupported);
+        };
+        let ring = &mut datagram.recv;
+        if !ring.change_owner(&mut base.memory, socket.owner, owner) {
+            return Err(Error::NoMemory);
+        }
+        datagram.label = label;
+        socket.owner = owner;
+        if let Some(bound) = self.ports.bound_mut(datagram.local.port(), index) {
+            bound.owner = owner;
+        }
+        Ok(())
+    }
+
+    /// Nobody holds the socket at `index` any more. Datagrams that it queued are still sent.
     pub(crate) fn discard_datagram<M: Memory>(&mut self, base: &mut Base<M>, index: u32) {
         self.release_datagram_port(base, index);
         if self.any == Some(index) {
@@ -523,7 +547,7 @@ impl Udp {
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Towards {
-    /// It turns round inside the shard.
+    /// The destination is this host: the datagram is delivered inside the shard.
     Here,
     /// To, or by, this neighbour.
     Neighbour(IpAddr),

@@ -1,8 +1,8 @@
-//! Datagrams between two sockets of this host that are different shards', and that nobody wanted
-//! them.
+//! Datagrams between two sockets of this host that belong to different shards, and refusals of such
+//! datagrams.
 //!
-//! One for an address that is no socket's here is for the shard that its flow's tag names, which
-//! knows the sockets that were connected without being bound.
+//! A datagram for an address without a socket here is for the shard that the tag of its flow names.
+//! That shard knows the sockets that were connected without being bound.
 
 use std::net::{IpAddr, SocketAddr};
 

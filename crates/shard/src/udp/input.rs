@@ -1,5 +1,4 @@
-//! Datagrams in: to the socket that they are for, to all that hear a group, or to the shard whose
-//! they are.
+//! Datagrams in: to their socket, to every member of a group, or to the shard that owns the socket.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -13,7 +13,7 @@ use crate::connection_table::Tuple;
 use crate::link::ethernet::{Egress, send_frame};
 use crate::link::neighbour::{Handle, Lookup};
 use crate::memory::Memory;
-use crate::output::reply_queue::Reply;
+use crate::network::reply_queue::Reply;
 
 /// Datagrams that leave before it is connections' turn.
 const TURN: usize = 16;

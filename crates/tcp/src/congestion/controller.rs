@@ -1,4 +1,4 @@
-//! What an algorithm sees and moves.
+//! The interface of a congestion control algorithm: its events, and the window that it moves.
 
 use std::fmt;
 
@@ -20,6 +20,21 @@ pub struct Acked {
     pub una: u64,
     /// SND.NXT as a stream offset: the next byte to send for the first time.
     pub nxt: u64,
+}
+
+#[cfg(test)]
+impl Acked {
+    /// `bytes` are acknowledged, over a path with a round trip of a millisecond.
+    pub(crate) fn of(bytes: u32, mss: u32) -> Acked {
+        Acked {
+            bytes,
+            mss,
+            rtt_us: 1_000,
+            rto_us: 200_000,
+            una: 0,
+            nxt: 0,
+        }
+    }
 }
 
 /// The window that an algorithm moves, in bytes.
@@ -100,4 +115,54 @@ pub trait Controller: fmt::Debug + Send {
 
     /// The last reduction was spurious: the window has returned to its former size.
     fn on_undone(&mut self, _window: &Window) {}
+}
+
+/// An algorithm that a program brings: its name, and a function that makes its state when a
+/// connection chooses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Custom {
+    name: &'static str,
+    pub(super) make: fn() -> Box<dyn Controller>,
+}
+
+impl Custom {
+    /// An algorithm with this name, for `TCP_CONGESTION`, and this constructor.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
+    /// # #[derive(Debug)]
+    /// # struct Constant;
+    /// # impl Controller for Constant {
+    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
+    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
+    /// #         window.cwnd
+    /// #     }
+    /// #     fn on_timeout(&mut self) {}
+    /// # }
+    /// let custom = Custom::new("constant", || Box::new(Constant));
+    /// ```
+    pub const fn new(name: &'static str, make: fn() -> Box<dyn Controller>) -> Custom {
+        Custom { name, make }
+    }
+
+    /// The name of the algorithm.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
+    /// # #[derive(Debug)]
+    /// # struct Constant;
+    /// # impl Controller for Constant {
+    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
+    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
+    /// #         window.cwnd
+    /// #     }
+    /// #     fn on_timeout(&mut self) {}
+    /// # }
+    /// assert_eq!(Custom::new("constant", || Box::new(Constant)).name(), "constant");
+    /// ```
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
 }

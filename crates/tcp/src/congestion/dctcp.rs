@@ -22,7 +22,7 @@ pub(super) struct Dctcp {
     /// of stream offsets.
     start: u32,
     end: u32,
-    reno: NewReno,
+    newreno: NewReno,
 }
 
 impl Dctcp {
@@ -33,7 +33,7 @@ impl Dctcp {
             marked: 0,
             start: 0,
             end: 0,
-            reno: NewReno::default(),
+            newreno: NewReno::default(),
         }
     }
 
@@ -55,16 +55,16 @@ impl Dctcp {
 
 impl Controller for Dctcp {
     fn on_ack(&mut self, window: &mut Window, acked: &Acked, now: Instant) {
-        self.reno.on_ack(window, acked, now);
+        self.newreno.on_ack(window, acked, now);
     }
 
     /// RFC 8257 3.5: the reaction to a loss is NewReno's.
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32 {
-        self.reno.reduced(window, flight, mss, now)
+        self.newreno.reduced(window, flight, mss, now)
     }
 
     fn on_timeout(&mut self) {
-        self.reno.on_timeout();
+        self.newreno.on_timeout();
     }
 
     fn on_echo(&mut self, bytes: u32) {

@@ -39,7 +39,6 @@ impl Controller for NewReno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::congestion::tests::acked;
 
     #[test]
     fn rfc5681_3_1_a_segment_per_window_in_congestion_avoidance() {
@@ -49,10 +48,10 @@ mod tests {
             ssthresh: 10_000,
         };
         for _ in 0..9 {
-            reno.on_ack(&mut window, &acked(1_000, 1_000), Instant::default());
+            reno.on_ack(&mut window, &Acked::of(1_000, 1_000), Instant::default());
         }
         assert_eq!(window.cwnd, 10_000);
-        reno.on_ack(&mut window, &acked(1_000, 1_000), Instant::default());
+        reno.on_ack(&mut window, &Acked::of(1_000, 1_000), Instant::default());
         assert_eq!(window.cwnd, 11_000);
     }
 
@@ -64,7 +63,7 @@ mod tests {
             ssthresh: u32::MAX,
         };
         for _ in 0..1_000 {
-            reno.on_ack(&mut window, &acked(1, 1_000), Instant::default());
+            reno.on_ack(&mut window, &Acked::of(1, 1_000), Instant::default());
         }
         assert_eq!(window.cwnd, 11_000);
     }

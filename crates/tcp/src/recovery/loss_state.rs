@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use millrace_wire::tcp::Seq;
 
+use super::event::{Ack, Decision, LossCounters, View};
 use super::prr::ProportionalRateReduction;
 use super::rack::Rack;
 use super::scoreboard::{Delivered, Scoreboard};
 use super::sent_log::SentLog;
 use super::tlp::TailLossProbe;
 use super::undo::Undo;
-use super::{Ack, Decision, LossCounters, View};
 use crate::congestion::{Acked, Congestion, Delivery};
 use crate::info::Phase;
 use crate::options::Features;

@@ -8,7 +8,7 @@ pub(crate) struct ProportionalRateReduction {
     /// prr_out: sent since then.
     sent: u32,
     /// RecoverFS: in flight when it began.
-    flight: u32,
+    recover_fs: u32,
     /// The first segment is sent again whatever the window says (RFC 6675 5, step 4.3).
     forced: bool,
 }
@@ -17,7 +17,7 @@ impl ProportionalRateReduction {
     /// Fast recovery begins with `flight` bytes in flight.
     pub(crate) fn fast_recovery(flight: u32) -> ProportionalRateReduction {
         ProportionalRateReduction {
-            flight: flight.max(1),
+            recover_fs: flight.max(1),
             forced: true,
             ..ProportionalRateReduction::default()
         }
@@ -62,7 +62,7 @@ impl ProportionalRateReduction {
         self.delivered = self.delivered.saturating_add(delivered);
         if pipe > ssthresh {
             let share = u64::from(self.delivered) * u64::from(ssthresh);
-            return (share.div_ceil(u64::from(self.flight)) as u32).saturating_sub(self.sent);
+            return (share.div_ceil(u64::from(self.recover_fs)) as u32).saturating_sub(self.sent);
         }
         let mut bound = self.delivered.saturating_sub(self.sent).max(delivered);
         if advanced {

@@ -348,7 +348,7 @@ impl Scoreboard {
 
     /// The highest bytes in flight that are not selectively acknowledged, at most `len` of them: a
     /// rescue retransmission (RFC 6675 4, rule 4) or a tail loss probe.
-    pub(crate) fn tail(&self, len: u64) -> Option<Range<u64>> {
+    pub(crate) fn highest_unsacked(&self, len: u64) -> Option<Range<u64>> {
         let index = self
             .runs
             .iter()

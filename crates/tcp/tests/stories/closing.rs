@@ -3,12 +3,12 @@
 use millrace_tcp::{Config, Duration, Error, Events, Keepalive, Settings, State};
 
 use crate::support::pair::{CLIENT, SERVER};
-use crate::support::script::plain;
+use crate::support::script::base_config;
 use crate::support::{Fate, Pair, Script};
 
 #[test]
 fn rfc9293_3_6_normal_close() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.run_for(Duration::from_millis(50));
     pair.write(CLIENT, 5_000);
@@ -27,7 +27,7 @@ fn rfc9293_3_6_normal_close() {
 
 #[test]
 fn rfc9293_3_6_simultaneous_close() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.run_for(Duration::from_millis(50));
     pair.close(CLIENT);
@@ -46,7 +46,7 @@ fn rfc9293_3_6_simultaneous_close() {
 
 #[test]
 fn rfc9293_3_6_half_close() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.ends[SERVER].close_on_end = false;
     pair.connect();
     pair.run_for(Duration::from_millis(50));
@@ -198,7 +198,7 @@ fn e6_tcp_linger2_may_forbid_the_wait() {
 #[test]
 fn e6_a_short_fin_wait_leaves_time_for_a_fin_that_was_lost() {
     let mut script = Script::connecting(
-        plain(),
+        base_config(),
         Settings {
             fin_wait_s: Some(1),
             ..Settings::default()
@@ -285,7 +285,7 @@ fn half_closed_reader_still_gets_data() {
 
 #[test]
 fn close_in_syn_sent_says_nothing() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.connection.close(script.now);
     script.silent();
@@ -294,7 +294,7 @@ fn close_in_syn_sent_says_nothing() {
 
 #[test]
 fn close_before_the_handshake_is_complete_sends_what_was_queued() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.inject("S 0:0(0) mss 1000");
     script.expect("S. 0:0(0) ack 1");
@@ -308,7 +308,7 @@ fn close_before_the_handshake_is_complete_sends_what_was_queued() {
 
 #[test]
 fn lost_last_acknowledgement_is_repeated_from_time_wait() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.run_for(Duration::from_millis(50));
     let client = pair.ends[CLIENT].sent.len();

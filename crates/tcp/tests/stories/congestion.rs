@@ -4,7 +4,7 @@
 use millrace_tcp::{Algorithm, Duration, Info, Phase, Settings};
 
 use crate::support::Script;
-use crate::support::script::{NODELAY, plain};
+use crate::support::script::{NODELAY, base_config};
 
 /// Runs until the retransmission timer has expired.
 fn time_out(script: &mut Script) {
@@ -23,7 +23,7 @@ fn info(script: &Script) -> Info {
 
 #[test]
 fn rfc5681_3_1_the_threshold_comes_down_once_for_a_flight() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     assert_eq!(info(&script).ssthresh, u32::MAX);
     for _ in 0..4 {
         time_out(&mut script);
@@ -35,7 +35,7 @@ fn rfc5681_3_1_the_threshold_comes_down_once_for_a_flight() {
 
 #[test]
 fn rfc5681_3_2_the_first_duplicates_do_not_open_the_window() {
-    let mut script = Script::without_sack().flight(10);
+    let mut script = Script::without_sack().send_flight(10);
     script.write(5_000);
     for number in [10, 11] {
         script.inject(". 1:1(0) ack 1");
@@ -51,7 +51,7 @@ fn rfc5681_3_2_the_first_duplicates_do_not_open_the_window() {
 
 #[test]
 fn rfc5681_3_2_a_duplicate_that_reports_nothing_lets_nothing_out() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.write(5_000);
     script.silent();
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
@@ -68,7 +68,7 @@ fn rfc5681_3_2_a_duplicate_that_reports_nothing_lets_nothing_out() {
 
 #[test]
 fn rfc5681_4_3_losses_in_two_flights_lower_the_window_twice() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.inject(". 1:1(0) ack 1 sack 1001:6001");
     assert_eq!(info(&script).ssthresh, 5_000);
     script.drain();
@@ -78,14 +78,14 @@ fn rfc5681_4_3_losses_in_two_flights_lower_the_window_twice() {
         (info(&script).phase, info(&script).cwnd),
         (Phase::Open, 5_000)
     );
-    let mut script = script.flight(5);
+    let mut script = script.send_flight(5);
     script.inject(". 1:1(0) ack 10001 sack 11001:15001");
     assert_eq!(info(&script).ssthresh, 2_500);
 }
 
 #[test]
 fn rfc6675_5_1_after_a_time_out_no_recovery_begins_before_its_end() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.inject(". 1:1(0) ack 1 sack 1001:6001");
     assert_eq!(info(&script).phase, Phase::Recovery);
     script.drain();
@@ -106,7 +106,7 @@ fn rfc6675_5_1_after_a_time_out_no_recovery_begins_before_its_end() {
 
 #[test]
 fn rfc6675_5_reports_outlive_the_recovery_they_came_in() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.write(20_000);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.inject(". 1:1(0) ack 1 sack 1001:10001");
@@ -127,7 +127,7 @@ fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
     script
         .connection
         .configure(&script.config, &cubic.into(), script.now);
-    let mut script = script.flight(10);
+    let mut script = script.send_flight(10);
     time_out(&mut script);
     assert_eq!((info(&script).ssthresh, info(&script).cwnd), (7_000, 1_000));
     script.drain();
@@ -147,7 +147,7 @@ fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
 
 /// The last of four segments is lost, and sent again as a tail loss probe.
 fn probed() -> Script {
-    let mut script = Script::with(NODELAY).flight(4);
+    let mut script = Script::with(NODELAY).send_flight(4);
     script.inject(". 1:1(0) ack 2001");
     script.tick();
     script.expect("P. 3001:4001(1000) ack 1");
@@ -160,7 +160,7 @@ fn probed() -> Script {
 
 #[test]
 fn rfc8985_7_4_2_a_loss_that_the_probe_repaired_lowers_the_window() {
-    let mut script = probed().flight(8);
+    let mut script = probed().send_flight(8);
     // No DSACK came: only the probe arrived.
     script.inject(". 1:1(0) ack 8001");
     assert_eq!(info(&script).ssthresh, 4_000);
@@ -182,7 +182,7 @@ fn rfc8985_7_4_2_a_probe_that_came_twice_repaired_nothing() {
         if !later {
             script.inject(". 1:1(0) ack 4001 sack 3001:4001");
         }
-        let mut script = script.flight(8);
+        let mut script = script.send_flight(8);
         if later {
             script.inject(". 1:1(0) ack 4001 sack 3001:4001");
         }
@@ -197,15 +197,15 @@ fn rfc8985_7_3_nothing_is_probed_again_before_a_round_trip_was_measured() {
     // The peer has received the tail twice; the acknowledgement does not tell which transmission.
     let mut script = probed();
     script.inject(". 1:1(0) ack 4001 sack 3001:4001");
-    let mut script = script.flight(4);
+    let mut script = script.send_flight(4);
     script.tick();
     assert_eq!(info(&script).timeouts, 1, "and not a probe");
     // After a new round trip sample the tail is probed again.
     let mut script = probed();
     script.inject(". 1:1(0) ack 4001 sack 3001:4001");
-    let mut script = script.flight(4);
+    let mut script = script.send_flight(4);
     script.inject(". 1:1(0) ack 8001");
-    let mut script = script.flight(4);
+    let mut script = script.send_flight(4);
     script.tick();
     script.expect("P. 11001:12001(1000) ack 1");
     assert_eq!(info(&script).timeouts, 0);
@@ -213,7 +213,7 @@ fn rfc8985_7_3_nothing_is_probed_again_before_a_round_trip_was_measured() {
 
 #[test]
 fn rfc8985_6_3_what_was_sent_just_before_a_time_out_is_not_sent_again() {
-    let mut script = Script::with(NODELAY).flight(1);
+    let mut script = Script::with(NODELAY).send_flight(1);
     let rto_us = u64::from(info(&script).rto_us);
     script.pass(Duration::from_micros(rto_us - 10_000 - 5_000));
     script.write(2_000);
@@ -238,7 +238,7 @@ fn rfc8985_6_3_what_was_sent_just_before_a_time_out_is_not_sent_again() {
 
 #[test]
 fn rfc6298_5_a_segment_waits_for_a_time_out_since_it_was_last_sent() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.write(20_000);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
@@ -265,7 +265,7 @@ fn rfc6298_5_a_segment_waits_for_a_time_out_since_it_was_last_sent() {
 #[test]
 fn rfc6298_5_7_after_a_lost_syn_data_waits_for_three_seconds() {
     for (lost, waits_ms) in [(false, 210), (true, 3_000)] {
-        let mut script = Script::connecting(plain(), NODELAY);
+        let mut script = Script::connecting(base_config(), NODELAY);
         script.expect("S 0:0(0)");
         if lost {
             script.tick();
@@ -282,7 +282,7 @@ fn rfc6298_5_7_after_a_lost_syn_data_waits_for_three_seconds() {
 
 #[test]
 fn rfc6298_5_a_time_out_stays_doubled_until_a_round_trip_is_measured() {
-    let mut script = Script::with(NODELAY).flight(1);
+    let mut script = Script::with(NODELAY).send_flight(1);
     let rto = Duration::from_micros(u64::from(info(&script).rto_us));
     for _ in 0..3 {
         time_out(&mut script);

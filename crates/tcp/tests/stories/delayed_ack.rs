@@ -3,7 +3,7 @@
 
 use millrace_tcp::{Config, Duration, Settings};
 
-use crate::support::script::plain;
+use crate::support::script::base_config;
 use crate::support::{Random, Script};
 
 #[test]
@@ -86,7 +86,7 @@ fn rfc9293_3_10_7_3_acknowledgement_of_the_syn_may_wait_for_payload() {
         },
     ] {
         let connect = || {
-            let mut script = Script::connecting(plain(), settings);
+            let mut script = Script::connecting(base_config(), settings);
             script.expect("S 0:0(0)");
             script.inject("S. 0:0(0) ack 1 win 60000 mss 1000");
             script.silent();

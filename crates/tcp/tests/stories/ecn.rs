@@ -4,12 +4,12 @@ use millrace_tcp::{Algorithm, Config, Duration, Ecn, HalfOpen, Phase, Settings};
 use millrace_wire::tcp::{Flags, Options, Segment, Seq};
 
 use crate::support::Script;
-use crate::support::script::{open, plain};
+use crate::support::script::{base_config, open};
 
 fn asking() -> Config {
     Config {
         ecn: Ecn::Ask,
-        ..plain()
+        ..base_config()
     }
 }
 
@@ -29,7 +29,7 @@ fn agreed(congestion: Algorithm) -> Script {
 }
 
 /// Ten segments in flight.
-fn flight(congestion: Algorithm) -> Script {
+fn send_flight(congestion: Algorithm) -> Script {
     let mut script = agreed(congestion);
     script.write(10_000);
     for i in 0..10 {
@@ -68,7 +68,10 @@ fn rfc3168_6_1_1_a_syn_that_asks_is_accepted_unless_it_is_switched_off() {
         (Ecn::Accept, Settings::UNSET, Flags::SYN, false),
         (Ecn::Accept, Settings::UNSET, Flags::SYN | Flags::ECE, false),
     ] {
-        let config = Config { ecn, ..plain() };
+        let config = Config {
+            ecn,
+            ..base_config()
+        };
         let now = millrace_tcp::Instant::from_millis(1_000);
         let reply = HalfOpen::new(&config, &settings, open(), &syn(flags), now).reply(now);
         let mut expected = Flags::SYN | Flags::ACK;
@@ -80,13 +83,13 @@ fn rfc3168_6_1_1_a_syn_that_asks_is_accepted_unless_it_is_switched_off() {
 
 #[test]
 fn rfc3168_6_1_1_not_asked_for_unless_configured() {
-    let mut script = Script::connecting(plain(), Settings::UNSET);
+    let mut script = Script::connecting(base_config(), Settings::UNSET);
     script.expect("S 0:0(0)");
     let dctcp = Settings {
         congestion: Some(Algorithm::Dctcp),
         ..Settings::UNSET
     };
-    let mut script = Script::connecting(plain(), dctcp);
+    let mut script = Script::connecting(base_config(), dctcp);
     script.expect("SEC 0:0(0)");
 }
 
@@ -147,7 +150,7 @@ fn rfc3168_6_1_3_marks_without_an_agreement_mean_nothing() {
 
 #[test]
 fn rfc3168_6_1_2_an_echo_reduces_the_window_once_in_a_round_trip() {
-    let mut script = flight(Algorithm::NewReno);
+    let mut script = send_flight(Algorithm::NewReno);
     script.write(10_000);
     script.inject("E. 1:1(0) ack 1001");
     let info = script.connection.info(script.now);
@@ -173,7 +176,7 @@ fn rfc3168_6_1_2_an_echo_reduces_the_window_once_in_a_round_trip() {
 
 #[test]
 fn rfc3168_6_1_5_what_is_sent_again_may_not_be_marked() {
-    let mut script = flight(Algorithm::NewReno);
+    let mut script = send_flight(Algorithm::NewReno);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     let again = script.poll().expect("a segment");
     assert_eq!(again.payload, 0..1_000);
@@ -217,7 +220,7 @@ fn rfc8257_3_2_every_change_of_marks_is_acknowledged_by_itself() {
 
 #[test]
 fn rfc8257_3_3_few_marks_reduce_little() {
-    let mut script = flight(Algorithm::Dctcp);
+    let mut script = send_flight(Algorithm::Dctcp);
     let mut acked = 10_001;
     script.inject(". 1:1(0) ack 10001");
     // Many round trips without a mark.

@@ -7,7 +7,7 @@ use millrace_tcp::{
 };
 use millrace_wire::tcp::{Flags, Options, Segment, Seq, Timestamps};
 
-use crate::support::script::{PEER_CLOCK, Script, open, plain};
+use crate::support::script::{PEER_CLOCK, Script, base_config, open};
 
 const IRS: Seq = Seq(5_000);
 const ISS: Seq = Seq(0xffff_ff00);
@@ -97,7 +97,7 @@ fn rfc9293_3_10_7_2_syn_is_answered_with_syn_ack() {
 
 #[test]
 fn rfc9293_3_10_7_4_segments_in_syn_received() {
-    let config = plain();
+    let config = base_config();
     let cases: [(Flags, u32, u32, &str); 12] = [
         (Flags::ACK, 1, 1, "Establish"),
         (Flags::ACK | Flags::PSH, 1, 1, "Establish"),
@@ -133,7 +133,7 @@ fn with_payload(flags: Flags) -> Segment<'static> {
 
 #[test]
 fn defer_accept_completes_with_payload() {
-    let config = plain();
+    let config = base_config();
     let bare = segment(Flags::ACK, IRS + 1, ISS + 1, None);
     for last in [
         with_payload(Flags::ACK),
@@ -156,7 +156,7 @@ fn defer_accept_completes_with_payload() {
 
 #[test]
 fn defer_accept_asks_once_more_when_the_time_is_over() {
-    let config = plain();
+    let config = base_config();
     let bare = segment(Flags::ACK, IRS + 1, ISS + 1, None);
     let mut half_open = deferring(&config, 3);
     let mut answers = Vec::new();
@@ -179,7 +179,7 @@ fn defer_accept_asks_once_more_when_the_time_is_over() {
 
 #[test]
 fn defer_accept_repeats_the_syn_ack_until_it_is_acknowledged() {
-    let config = plain();
+    let config = base_config();
     let mut half_open = deferring(&config, 200);
     for _ in 0..config.syn_ack_retries {
         let now = half_open.deadline();
@@ -194,7 +194,7 @@ fn defer_accept_repeats_the_syn_ack_until_it_is_acknowledged() {
 
 #[test]
 fn a11_all_flags_in_syn_received() {
-    let config = plain();
+    let config = base_config();
     for bits in 0..=255u8 {
         let flags = Flags::from_bits_retain(bits);
         for (seq, ack) in [(0, 1), (1, 1), (1, 5), (2, 1), (90_000, 1)] {
@@ -220,7 +220,7 @@ fn a11_all_flags_in_syn_received() {
 
 #[test]
 fn a6_answers_in_syn_received_are_bounded() {
-    let config = plain();
+    let config = base_config();
     let mut half_open = half_open(&config);
     let mut answers = 0;
     for i in 0..10_000u64 {
@@ -259,7 +259,7 @@ fn c11_c17_in_syn_received() {
 
 #[test]
 fn e2_half_open_ends_within_63_s() {
-    let config = plain();
+    let config = base_config();
     let mut half_open = half_open(&config);
     let mut replies = 0;
     loop {
@@ -308,7 +308,7 @@ fn what_was_agreed_on_is_carried_over() {
 
 #[test]
 fn payload_and_fin_on_the_completing_segment_count() {
-    let config = plain();
+    let config = base_config();
     let payload = [7u8; 100];
     let mut last = segment(Flags::ACK | Flags::FIN | Flags::PSH, IRS + 1, ISS + 1, None);
     last.payload = &payload;
@@ -330,7 +330,7 @@ fn payload_and_fin_on_the_completing_segment_count() {
 fn time_wait(timestamps: bool) -> (Config, TimeWait, Instant) {
     let config = Config {
         timestamps,
-        ..plain()
+        ..base_config()
     };
     let mut script = Script::active(config.clone(), Settings::default(), "mss 1012");
     script.connection.close(script.now);

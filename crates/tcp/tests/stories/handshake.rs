@@ -3,12 +3,12 @@
 use millrace_tcp::{Config, Duration, Error, Events, Settings, State};
 
 use crate::support::pair::{CLIENT, SERVER};
-use crate::support::script::plain;
+use crate::support::script::base_config;
 use crate::support::{Fate, Pair, Script};
 
 #[test]
 fn rfc9293_3_5_three_way_handshake() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.run_for(Duration::from_millis(20));
     assert_eq!(
@@ -22,7 +22,7 @@ fn rfc9293_3_5_three_way_handshake() {
 
 #[test]
 fn rfc9293_3_5_simultaneous_open() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.ends[SERVER].listening = false;
     pair.connect_from(CLIENT);
     pair.connect_from(SERVER);
@@ -41,7 +41,7 @@ fn rfc9293_3_5_simultaneous_open() {
 
 #[test]
 fn syn_is_repeated_six_times_in_127_seconds() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0) mss 1460 sackOK");
     for wait in [1, 2, 4, 8, 16, 32] {
         assert_eq!(script.tick(), Duration::from_secs(wait));
@@ -56,7 +56,7 @@ fn syn_is_repeated_six_times_in_127_seconds() {
 
 #[test]
 fn syn_ack_is_repeated_five_times_in_63_seconds() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.wire = Box::new(|packet| {
         if packet.from == SERVER {
             Fate::Drop
@@ -79,7 +79,7 @@ fn syn_ack_is_repeated_five_times_in_63_seconds() {
 
 #[test]
 fn rfc9293_3_10_7_3_acknowledgement_with_data_completes_the_handshake() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     // The client's first bare ACK is lost. Its data follows and completes the handshake.
     pair.wire = Box::new(|packet| {
         if packet.from == CLIENT && packet.index == 1 {
@@ -104,7 +104,7 @@ fn extensions_are_used_only_if_both_offer_them() {
         (true, false, true),
         (true, true, false),
     ] {
-        let mut pair = Pair::plain();
+        let mut pair = Pair::with_defaults();
         pair.ends[SERVER].config = Config {
             timestamps,
             window_scaling: scaling,

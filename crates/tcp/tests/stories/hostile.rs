@@ -4,7 +4,7 @@
 
 use millrace_tcp::{Config, Duration, Error, Events, IcmpError, Keepalive, Settings, State};
 
-use crate::support::script::plain;
+use crate::support::script::base_config;
 use crate::support::{Random, Script};
 
 /// A number near one that matters.
@@ -71,7 +71,7 @@ fn attack(seed: u64) {
         window_scaling: random.chance(500),
         out_of_order_ranges: [1, 4, 256][random.below(3) as usize],
         scoreboard_ranges: [2, 8, 1_024][random.below(3) as usize],
-        ..plain()
+        ..base_config()
     };
     let settings = Settings {
         nodelay: random.chance(500),

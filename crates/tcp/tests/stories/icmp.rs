@@ -3,7 +3,7 @@
 use millrace_tcp::{Error, Events, IcmpError, Settings, State};
 
 use crate::support::Script;
-use crate::support::script::plain;
+use crate::support::script::base_config;
 
 const REFUSED: IcmpError = IcmpError::Unreachable(Error::ConnectionRefused);
 const NO_HOST: IcmpError = IcmpError::Unreachable(Error::HostUnreachable);
@@ -103,7 +103,7 @@ fn g6_in_syn_sent_an_error_ends_it_if_it_quotes_our_syn() {
         (REFUSED, Error::ConnectionRefused),
         (NO_HOST, Error::HostUnreachable),
     ] {
-        let mut script = Script::connecting(plain(), Settings::default());
+        let mut script = Script::connecting(base_config(), Settings::default());
         script.expect("S 0:0(0)");
         script.icmp(report, 1);
         script.icmp(report, -1);
@@ -117,7 +117,7 @@ fn g6_in_syn_sent_an_error_ends_it_if_it_quotes_our_syn() {
 
 #[test]
 fn smaller_path_known_before_the_handshake_is_kept() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.icmp(IcmpError::FragmentationNeeded { max_segment: 700 }, 0);
     script.write(1_400);

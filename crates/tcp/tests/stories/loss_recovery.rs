@@ -7,7 +7,7 @@ use crate::support::script::NODELAY;
 use crate::support::{Fate, Pair, Script};
 
 /// Sends `count` segments of 1,000 bytes.
-fn flight(mut script: Script, count: i64) -> Script {
+fn send_flight(mut script: Script, count: i64) -> Script {
     script.write(count as u64 * 1_000);
     for i in 0..count {
         let flags = if i + 1 == count { "P." } else { "." };
@@ -28,7 +28,7 @@ fn info(script: &Script) -> Info {
 
 #[test]
 fn rfc5681_3_2_third_duplicate_means_a_loss() {
-    let mut script = flight(Script::without_sack(), 10);
+    let mut script = send_flight(Script::without_sack(), 10);
     script.inject(". 1:1(0) ack 1");
     script.inject(". 1:1(0) ack 1");
     script.silent();
@@ -41,7 +41,7 @@ fn rfc5681_3_2_third_duplicate_means_a_loss() {
 
 #[test]
 fn rfc3042_first_two_duplicates_let_out_new_segments() {
-    let mut script = flight(Script::without_sack(), 10);
+    let mut script = send_flight(Script::without_sack(), 10);
     script.write(5_000);
     script.silent();
     script.inject(". 1:1(0) ack 1");
@@ -53,7 +53,7 @@ fn rfc3042_first_two_duplicates_let_out_new_segments() {
 
 #[test]
 fn rfc6582_3_2_partial_acknowledgement_repairs_the_next_hole() {
-    let mut script = flight(Script::without_sack(), 10);
+    let mut script = send_flight(Script::without_sack(), 10);
     // 1 and 4 are lost: eight duplicate acknowledgements.
     for _ in 0..3 {
         script.inject(". 1:1(0) ack 1");
@@ -72,14 +72,14 @@ fn rfc6582_3_2_partial_acknowledgement_repairs_the_next_hole() {
 
 #[test]
 fn e9_one_fast_retransmission_per_window() {
-    let mut script = flight(Script::without_sack(), 10);
+    let mut script = send_flight(Script::without_sack(), 10);
     let mut sent = 0;
     for _ in 0..1_000 {
         script.inject(". 1:1(0) ack 1");
         sent += script.drain().len();
     }
     assert_eq!(sent, 1);
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     let mut sent = 0;
     for _ in 0..1_000 {
         script.inject(". 1:1(0) ack 1 sack 1001:10001");
@@ -90,7 +90,7 @@ fn e9_one_fast_retransmission_per_window() {
 
 #[test]
 fn rfc6582_3_2_duplicates_after_a_time_out_do_not_start_recovery_again() {
-    let mut script = flight(Script::without_sack(), 4);
+    let mut script = send_flight(Script::without_sack(), 4);
     while script.connection.info(script.now).timeouts == 0 {
         script.tick();
         script.drain();
@@ -104,7 +104,7 @@ fn rfc6582_3_2_duplicates_after_a_time_out_do_not_start_recovery_again() {
 
 #[test]
 fn rfc6675_5_lost_segments_are_sent_again_in_order() {
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     // 1, 3 and 5 are lost.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
     script.inject(". 1:1(0) ack 1 sack 3001:4001 1001:2001");
@@ -131,14 +131,14 @@ fn rfc6675_5_lost_segments_are_sent_again_in_order() {
 #[test]
 fn rfc6675_5_more_than_two_segments_of_bytes_above_mean_a_loss() {
     // One acknowledgement that reports a long block suffices: receivers of aggregates send no more.
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
 }
 
 #[test]
 fn rfc6937_3_1_reduction_is_spread_over_the_round_trip() {
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     script.write(20_000);
     // 1 is lost, and nine acknowledgements come one by one. Throughout the round trip less leaves
     // than arrives.
@@ -155,7 +155,7 @@ fn rfc6937_3_1_reduction_is_spread_over_the_round_trip() {
 
 #[test]
 fn rfc6298_5_time_outs_back_off_and_recover() {
-    let mut script = flight(Script::established(), 1);
+    let mut script = send_flight(Script::established(), 1);
     assert!(script.tick() > Duration::from_millis(190));
     script.expect("P. 1:1001(1000) ack 1");
     for wait in [2, 4, 8, 16] {
@@ -182,7 +182,7 @@ fn rfc6298_5_time_outs_back_off_and_recover() {
 
 #[test]
 fn rfc6298_5_after_a_time_out_the_rest_goes_out_in_slow_start() {
-    let mut script = flight(Script::without_sack(), 8);
+    let mut script = send_flight(Script::without_sack(), 8);
     while info(&script).timeouts == 0 {
         script.tick();
         if info(&script).timeouts == 0 {
@@ -203,7 +203,7 @@ fn rfc6298_5_after_a_time_out_the_rest_goes_out_in_slow_start() {
 
 #[test]
 fn rfc6675_5_1_after_a_time_out_what_is_held_is_not_sent_again() {
-    let mut script = flight(Script::established(), 4);
+    let mut script = send_flight(Script::established(), 4);
     script.inject(". 1:1(0) ack 1 sack 2001:3001");
     while info(&script).timeouts == 0 {
         script.tick();
@@ -220,7 +220,7 @@ fn rfc6675_5_1_after_a_time_out_what_is_held_is_not_sent_again() {
 
 #[test]
 fn rfc2018_8_a_peer_that_reneges_gets_everything_again() {
-    let mut script = flight(Script::established(), 4);
+    let mut script = send_flight(Script::established(), 4);
     script.inject(". 1:1(0) ack 1 sack 1001:3001");
     script.drain();
     // The peer acknowledges the first segment, and has forgotten the others.
@@ -241,7 +241,7 @@ fn rfc2018_8_a_peer_that_reneges_gets_everything_again() {
 
 #[test]
 fn rfc8985_7_tail_is_probed_before_the_time_out() {
-    let mut script = flight(Script::established(), 4);
+    let mut script = send_flight(Script::established(), 4);
     script.inject(". 1:1(0) ack 2001");
     // The last two are lost.
     assert!(script.tick() <= Duration::from_millis(20));
@@ -259,7 +259,7 @@ fn rfc8985_7_tail_is_probed_before_the_time_out() {
 
 #[test]
 fn rfc8985_7_3_probe_is_new_data_if_there_is_some() {
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     script.write(3_000);
     script.silent();
     script.tick();
@@ -273,7 +273,7 @@ fn rfc8985_7_3_probe_is_new_data_if_there_is_some() {
 
 #[test]
 fn rfc8985_6_reordering_is_waited_for_once_it_has_been_seen() {
-    let mut script = flight(Script::established(), 8);
+    let mut script = send_flight(Script::established(), 8);
     script.pass(Duration::from_millis(10));
     // The first segment comes late: the path reorders.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
@@ -294,7 +294,7 @@ fn rfc8985_6_reordering_is_waited_for_once_it_has_been_seen() {
 
 #[test]
 fn rfc8985_6_lost_retransmission_is_noticed_without_a_time_out() {
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     script.write(20_000);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
@@ -320,7 +320,7 @@ fn rfc8985_6_lost_retransmission_is_noticed_without_a_time_out() {
 
 #[test]
 fn rfc2883_reports_of_duplicates_are_counted_and_nothing_else() {
-    let mut script = flight(Script::established(), 4);
+    let mut script = send_flight(Script::established(), 4);
     script.inject(". 1:1(0) ack 2001 sack 1:1001");
     assert_eq!((info(&script).dsacks, info(&script).sacked), (1, 0));
     script.inject(". 1:1(0) ack 2001 sack 3001:3501 3001:4001");
@@ -340,7 +340,7 @@ fn c9_impossible_blocks_are_ignored() {
         "-100:2000",
         "1:90000",
     ] {
-        let mut script = flight(Script::established(), 10);
+        let mut script = send_flight(Script::established(), 10);
         for _ in 0..10 {
             script.inject(&format!(". 1:1(0) ack 1 sack {blocks}"));
         }
@@ -357,7 +357,7 @@ fn c9_impossible_blocks_are_ignored() {
 fn c9_sack_of_one_byte_blocks_costs_a_bounded_scoreboard() {
     let mut script = Script::established();
     script.config.scoreboard_ranges = 64;
-    let mut script = flight(script, 10);
+    let mut script = send_flight(script, 10);
     for at in (2..10_000i64).step_by(6) {
         script.inject(&format!(
             ". 1:1(0) ack 1 sack {at}:{} {}:{} {}:{}",
@@ -379,7 +379,7 @@ fn c9_sack_of_one_byte_blocks_costs_a_bounded_scoreboard() {
 
 #[test]
 fn sack_is_ignored_unless_agreed_on() {
-    let mut script = flight(Script::without_sack(), 10);
+    let mut script = send_flight(Script::without_sack(), 10);
     script.inject(". 1:1(0) ack 1 sack 1001:9001");
     script.silent();
     assert_eq!(info(&script).sacked, 0);
@@ -387,7 +387,7 @@ fn sack_is_ignored_unless_agreed_on() {
 
 #[test]
 fn e8_optimistic_acknowledgements_do_not_raise_the_window() {
-    let mut script = flight(Script::established(), 10);
+    let mut script = send_flight(Script::established(), 10);
     let before = info(&script).cwnd;
     for i in 0..100 {
         script.pass(Duration::from_millis(600));
@@ -399,9 +399,9 @@ fn e8_optimistic_acknowledgements_do_not_raise_the_window() {
 
 #[test]
 fn e8_acknowledging_in_pieces_gains_nothing() {
-    let mut whole = flight(Script::established(), 10);
+    let mut whole = send_flight(Script::established(), 10);
     whole.inject(". 1:1(0) ack 10001");
-    let mut pieces = flight(Script::established(), 10);
+    let mut pieces = send_flight(Script::established(), 10);
     for i in 1..=1_000 {
         pieces.inject(&format!(". 1:1(0) ack {}", 1 + 10 * i));
     }
@@ -514,7 +514,7 @@ fn t8_mild_reordering_costs_nothing_once_it_is_known() {
 
 #[test]
 fn rfc4015_needless_time_out_is_undone() {
-    let mut script = flight(Script::with_timestamps(), 10);
+    let mut script = send_flight(Script::with_timestamps(), 10);
     let before = info(&script).cwnd;
     // The network pauses for longer than the time-out.
     while info(&script).timeouts == 0 {
@@ -536,7 +536,7 @@ fn rfc4015_needless_time_out_is_undone() {
 
 #[test]
 fn rfc3522_3_2_time_out_that_was_right_is_not_undone() {
-    let mut script = flight(Script::with_timestamps(), 10);
+    let mut script = send_flight(Script::with_timestamps(), 10);
     while info(&script).timeouts == 0 {
         script.tick();
         script.drain();
@@ -553,7 +553,7 @@ fn rfc3522_3_2_time_out_that_was_right_is_not_undone() {
 
 #[test]
 fn rfc4015_needless_fast_retransmission_is_undone() {
-    let mut script = flight(Script::with_timestamps(), 10);
+    let mut script = send_flight(Script::with_timestamps(), 10);
     let first = script.now.as_millis() as u32 - 10 + 12_345;
     script.inject(". 1:1(0) ack 1 sack 1001:6001");
     script.expect(". 1:1001(1000) ack 1");

@@ -9,7 +9,7 @@ use millrace_tcp::{
 use millrace_wire::tcp::{Flags, Options, Segment, Seq};
 
 use crate::support::Script;
-use crate::support::script::plain;
+use crate::support::script::base_config;
 
 /// A sender, and a path that loses segments that are too large. The receiver acknowledges all
 /// arrivals at once, selectively if they are out of order.
@@ -347,7 +347,7 @@ fn rfc1191_6_3_a_path_that_became_smaller_is_tried_anew() {
 #[test]
 fn rfc1191_6_2_a_connection_starts_with_what_is_known_of_its_path() {
     for (known, peer, used) in [(800, 1_460, 800), (800, 700, 700), (100, 1_460, 512)] {
-        let mut script = Script::connecting(plain(), Settings::default());
+        let mut script = Script::connecting(base_config(), Settings::default());
         script.expect("S 0:0(0)");
         script
             .connection

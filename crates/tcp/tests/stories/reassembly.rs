@@ -3,7 +3,7 @@
 use millrace_tcp::{Config, Events, Settings, State};
 
 use crate::support::Script;
-use crate::support::script::plain;
+use crate::support::script::base_config;
 
 #[test]
 fn d1_bytes_once_received_never_change() {
@@ -52,7 +52,7 @@ fn d2_many_small_islands_are_bounded() {
     let mut script = Script::active(
         Config {
             out_of_order_ranges: 16,
-            ..plain()
+            ..base_config()
         },
         Settings::default(),
         "mss 1000 sackOK",

@@ -8,7 +8,7 @@ use crate::support::script::NODELAY;
 
 #[test]
 fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
-    let mut script = Script::with(NODELAY).flight(8);
+    let mut script = Script::with(NODELAY).send_flight(8);
     // The path reorders: the first segment comes late.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
     script.inject(". 1:1(0) ack 2001");
@@ -16,7 +16,7 @@ fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
     let mut acked = 8_001;
     let mut waits = Vec::new();
     for _ in 0..12 {
-        script = script.flight(8);
+        script = script.send_flight(8);
         let (next, end) = (acked + 1_000, acked + 8_000);
         script.inject(&format!(
             ". 1:1(0) ack {acked} sack {next}:{}",
@@ -39,7 +39,7 @@ fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
 
 #[test]
 fn rfc8985_6_2_the_window_shrinks_after_sixteen_recoveries_without_reports() {
-    let mut script = Script::with(NODELAY).flight(8);
+    let mut script = Script::with(NODELAY).send_flight(8);
     // The path reorders, and one wait was in vain.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
     script.inject(". 1:1(0) ack 2001");
@@ -48,7 +48,7 @@ fn rfc8985_6_2_the_window_shrinks_after_sixteen_recoveries_without_reports() {
     let mut waits = Vec::new();
     for _ in 0..18 {
         // The losses leave a window of two segments.
-        script = script.flight(2);
+        script = script.send_flight(2);
         let (next, end) = (acked + 1_000, acked + 2_000);
         script.inject(&format!(". 1:1(0) ack {acked} sack {next}:{end}"));
         script.silent();
@@ -64,7 +64,7 @@ fn rfc8985_6_2_the_window_shrinks_after_sixteen_recoveries_without_reports() {
 
 #[test]
 fn rfc8985_6_2_an_acknowledgement_that_came_too_soon_tells_no_time() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
     // A round trip takes 10 ms: the transmission that arrived is the first one, which was late.
@@ -78,7 +78,7 @@ fn rfc8985_6_2_an_acknowledgement_that_came_too_soon_tells_no_time() {
 
 #[test]
 fn rfc8985_7_2_nothing_is_probed_during_recovery() {
-    let mut script = Script::with(NODELAY).flight(10);
+    let mut script = Script::with(NODELAY).send_flight(10);
     script.inject(". 1:1(0) ack 1 sack 1001:6001");
     script.expect(". 1:1001(1000) ack 1");
     assert_eq!(script.connection.info(script.now).phase, Phase::Recovery);

@@ -5,7 +5,7 @@ use millrace_tcp::{Config, Duration, Events, Keepalive, Phase, Settings, State};
 use millrace_wire::tcp::Flags;
 
 use crate::support::pair::{CLIENT, SERVER};
-use crate::support::script::{NODELAY, plain};
+use crate::support::script::{NODELAY, base_config};
 use crate::support::{Fate, Pair, Script};
 
 #[test]
@@ -39,7 +39,7 @@ fn rfc9293_3_5_3_a_reset_may_carry_data_which_is_not_delivered() {
 
 #[test]
 fn rfc9293_3_7_1_the_segment_size_is_announced_on_syns_alone() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.write(CLIENT, 20_000);
     pair.write(SERVER, 20_000);
@@ -57,7 +57,7 @@ fn rfc9293_3_7_1_the_segment_size_is_announced_on_syns_alone() {
 
 #[test]
 fn rfc9293_3_7_1_a_peer_that_announces_no_size_gets_the_default() {
-    let mut script = Script::active(plain(), Settings::default(), "");
+    let mut script = Script::active(base_config(), Settings::default(), "");
     script.write(2_000);
     script.expect(". 1:537(536) ack 1");
 }
@@ -68,7 +68,7 @@ fn rfc9293_3_7_1_the_lesser_of_both_sizes_is_used_less_the_options() {
     for (announced, used) in [("mss 1000", 988), ("mss 1460", 1_448), ("mss 9000", 1_448)] {
         let config = Config {
             timestamps: true,
-            ..plain()
+            ..base_config()
         };
         let mut script = Script::active(config, Settings::default(), announced);
         script.write(10_000);
@@ -79,7 +79,7 @@ fn rfc9293_3_7_1_the_lesser_of_both_sizes_is_used_less_the_options() {
 #[test]
 fn rfc9293_3_8_2_lost_handshakes_leave_one_segment() {
     for (lost, first) in [(0, 10), (1, 10), (2, 1), (3, 1)] {
-        let mut script = Script::connecting(plain(), Settings::default());
+        let mut script = Script::connecting(base_config(), Settings::default());
         script.expect("S 0:0(0)");
         for _ in 0..lost {
             script.tick();
@@ -96,7 +96,7 @@ fn rfc9293_3_8_2_lost_handshakes_leave_one_segment() {
 fn rfc5681_3_1_lost_answers_to_the_syn_leave_one_segment() {
     // The SYN-ACK is sent again after one second and after three.
     for (lost_ms, first) in [(0, 10), (500, 10), (2_000, 1)] {
-        let mut pair = Pair::plain();
+        let mut pair = Pair::with_defaults();
         if lost_ms > 0 {
             pair.wire = Box::new(|packet| {
                 if packet.from == SERVER {

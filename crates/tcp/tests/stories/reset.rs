@@ -3,7 +3,7 @@
 use millrace_tcp::{Config, Duration, Error, Events, Settings, State};
 use millrace_wire::tcp::Flags;
 
-use crate::support::script::plain;
+use crate::support::script::base_config;
 use crate::support::{Pair, Script, pair};
 
 #[test]
@@ -99,7 +99,7 @@ fn a7_rst_in_syn_sent_needs_the_right_ack() {
         ("R. 0:0(0) ack 0", false),
         ("R. 0:0(0) ack 1", true),
     ] {
-        let mut script = Script::connecting(plain(), Settings::default());
+        let mut script = Script::connecting(base_config(), Settings::default());
         script.expect("S 0:0(0)");
         script.inject(rst);
         script.silent();
@@ -114,7 +114,7 @@ fn a7_rst_in_syn_sent_needs_the_right_ack() {
 #[test]
 fn a8_wrong_ack_in_syn_sent_is_refused() {
     for segment in ["S. 0:0(0) ack 0", "S. 0:0(0) ack 2", ". 0:0(0) ack 1000"] {
-        let mut script = Script::connecting(plain(), Settings::default());
+        let mut script = Script::connecting(base_config(), Settings::default());
         script.expect("S 0:0(0)");
         script.inject(segment);
         let reset = script.poll().expect("a reset");
@@ -123,7 +123,7 @@ fn a8_wrong_ack_in_syn_sent_is_refused() {
         assert_eq!(script.state(), State::SynSent);
     }
     // The handshake still works.
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.inject("S. 0:0(0) ack 77");
     script.expect("R 77:77(0)");
@@ -133,7 +133,7 @@ fn a8_wrong_ack_in_syn_sent_is_refused() {
 
 #[test]
 fn a10_rst_is_never_answered_with_rst() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.inject("R. 0:0(0) ack 9");
     script.inject("SR. 0:0(0) ack 9");
@@ -146,7 +146,7 @@ fn a10_rst_is_never_answered_with_rst() {
 /// A connection in this state.
 fn in_state(state: State) -> Script {
     if matches!(state, State::SynSent | State::SynReceived) {
-        let mut script = Script::connecting(plain(), Settings::default());
+        let mut script = Script::connecting(base_config(), Settings::default());
         script.expect("S 0:0(0)");
         if state == State::SynReceived {
             script.inject("S 0:0(0) mss 1000");
@@ -268,7 +268,7 @@ fn a11_all_flags_in_every_state() {
 
 #[test]
 fn rfc5961_3_rst_in_syn_received_after_a_simultaneous_open_refuses() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.inject("S 0:0(0) mss 1000");
     script.expect("S. 0:0(0) ack 1");
@@ -278,7 +278,7 @@ fn rfc5961_3_rst_in_syn_received_after_a_simultaneous_open_refuses() {
 
 #[test]
 fn rfc9293_3_10_7_4_wrong_ack_in_syn_received_is_refused() {
-    let mut script = Script::connecting(plain(), Settings::default());
+    let mut script = Script::connecting(base_config(), Settings::default());
     script.expect("S 0:0(0)");
     script.inject("S 0:0(0) mss 1000");
     script.expect("S. 0:0(0) ack 1");
@@ -309,14 +309,14 @@ fn restarted_peer_is_found_out() {
 
 #[test]
 fn aborted_connection_sends_rst() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.write(pair::CLIENT, 100);
     pair.run_for(Duration::from_millis(100));
     let mut script = Script::active(
         Config {
             timestamps: true,
-            ..plain()
+            ..base_config()
         },
         Settings::default(),
         "mss 1000",

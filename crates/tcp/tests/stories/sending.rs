@@ -4,7 +4,7 @@ use millrace_tcp::{Config, Duration, Error, Settings, State};
 
 use crate::support::Script;
 use crate::support::pair::{CLIENT, Pair, SERVER};
-use crate::support::script::{NODELAY, plain};
+use crate::support::script::{NODELAY, base_config};
 
 #[test]
 fn rfc9293_3_7_4_nagle_holds_the_second_short_segment() {
@@ -120,7 +120,7 @@ fn max_payload_bounds_a_run() {
 
 #[test]
 fn t1_8_kb_leave_in_one_flight() {
-    let mut pair = Pair::plain();
+    let mut pair = Pair::with_defaults();
     pair.connect();
     pair.run_for(Duration::from_millis(50));
     let start = pair.now;
@@ -152,7 +152,7 @@ fn rfc9293_3_8_6_2_1_small_window_is_not_filled_in_pieces() {
 /// byte after each pause.
 #[test]
 fn rfc9293_3_8_6_2_1_a_window_that_was_never_larger_than_a_byte_is_not_followed() {
-    let mut script = Script::active(plain(), Settings::default(), "mss 1000");
+    let mut script = Script::active(base_config(), Settings::default(), "mss 1000");
     script.inject(". 1:1(0) ack 1 win 1");
     script.write(10_000);
     let (begin, mut segments) = (script.now, 0);
@@ -172,7 +172,7 @@ fn rfc9293_3_8_6_2_1_a_window_that_was_never_larger_than_a_byte_is_not_followed(
 
 #[test]
 fn rfc9293_3_8_6_2_1_half_of_the_largest_window_is_worth_sending() {
-    let mut script = Script::active(plain(), NODELAY, "mss 1000 win 600");
+    let mut script = Script::active(base_config(), NODELAY, "mss 1000 win 600");
     script.write(5_000);
     script.expect(". 1:601(600) ack 1");
     script.inject(". 1:1(0) ack 601 win 300");
@@ -376,20 +376,20 @@ fn fin_waits_for_the_window() {
 #[test]
 fn c6_absurd_segment_sizes() {
     for (mss, size) in [(0, 88), (1, 88), (48, 88), (65_535, 1_460)] {
-        let mut script = Script::active(plain(), NODELAY, &format!("mss {mss}"));
+        let mut script = Script::active(base_config(), NODELAY, &format!("mss {mss}"));
         script.write(20_000);
         let first = script.poll().expect("a segment");
         assert_eq!(first.payload_len(), size);
         assert_eq!(usize::from(first.segment_size), size);
     }
     // Without the option 536; with timestamps and SACK blocks on every segment never less than 48.
-    let mut script = Script::active(plain(), NODELAY, "");
+    let mut script = Script::active(base_config(), NODELAY, "");
     script.write(20_000);
     assert_eq!(script.poll().expect("a segment").payload_len(), 536);
     let mut script = Script::active(
         Config {
             timestamps: true,
-            ..plain()
+            ..base_config()
         },
         NODELAY,
         "mss 1 sackOK",
@@ -408,7 +408,7 @@ fn max_segment_of_the_program_is_announced_and_kept() {
         max_segment: Some(700),
         ..NODELAY
     };
-    let mut script = Script::connecting(plain(), settings);
+    let mut script = Script::connecting(base_config(), settings);
     script.expect("S 0:0(0) mss 700");
     script.inject("S. 0:0(0) ack 1 mss 1400");
     script.write(2_000);
@@ -432,7 +432,7 @@ fn rfc7323_2_2_window_of_a_syn_is_not_scaled() {
 
 #[test]
 fn data_may_leave_with_the_acknowledgement_of_the_syn() {
-    let mut script = Script::connecting(plain(), NODELAY);
+    let mut script = Script::connecting(base_config(), NODELAY);
     script.expect("S 0:0(0)");
     script.write(100);
     script.silent();

@@ -4,7 +4,7 @@ use millrace_tcp::{Config, Duration, Phase, Settings, State};
 use millrace_wire::tcp::Seq;
 
 use crate::support::Script;
-use crate::support::script::{PEER_CLOCK, open, plain};
+use crate::support::script::{PEER_CLOCK, base_config, open};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -37,7 +37,7 @@ fn b4_clock_starts_at_a_point_of_its_own() {
     let script = Script::connecting(
         Config {
             timestamps: true,
-            ..plain()
+            ..base_config()
         },
         Settings::default(),
     );

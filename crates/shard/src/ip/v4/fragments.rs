@@ -5,8 +5,8 @@ use millrace_wire::{ipv4, tcp};
 use crate::env::Env;
 use crate::ip::family::{CONGESTION_EXPERIENCED, is_marked};
 use crate::ip::reassembly::{Name, Part, Whole, piece_size};
-use crate::ip::v4::icmp::QUOTE_MAX;
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::ip::v4::icmp::error::QUOTE_MAX;
+use crate::network::reply_queue::{Reply, ReplyQueue};
 
 /// The name of the packet that a fragment belongs to, and its part; `None` for a fragment that no
 /// host sends.

@@ -7,7 +7,7 @@ use millrace_wire::igmp::{self, Message, Statement};
 
 use crate::env::Env;
 use crate::ip::groups::Groups;
-use crate::output::reply_queue::ReplyQueue;
+use crate::network::reply_queue::ReplyQueue;
 
 /// Processes an IGMP message; returns false when it is malformed.
 pub fn receive(env: &mut Env, groups: &mut Groups, bytes: &[u8], now: Instant) -> bool {

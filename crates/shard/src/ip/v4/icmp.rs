@@ -1,19 +1,22 @@
 //! ICMP (RFC 792): echo replies, errors that this host sends, errors from the network.
 
+pub mod error;
+
 use std::net::IpAddr;
 
 use millrace_tcp::{Error, IcmpError, Instant};
 use millrace_wire::icmpv4::{self, Message, Quoted as Original, unreachable};
 use millrace_wire::ipv4;
 
+pub use error::Icmpv4Error;
+use error::QUOTE_MAX;
+
 use crate::env::Env;
 use crate::error::errno;
 use crate::ip::icmp::{IcmpDetails, IcmpLimits, NetworkError, Quoted};
 use crate::ip::v4::fragments;
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::network::reply_queue::{Reply, ReplyQueue};
 
-/// Bytes of a packet that an error quotes: the error fits into 576 bytes (RFC 1812 4.3.2.3).
-pub const QUOTE_MAX: usize = 576 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN;
 /// IPv4 and TCP headers without options.
 const HEADERS_LEN: u16 = 40;
 /// The least MTU that a link may have (RFC 791 3.2). A message with a smaller one is forged.
@@ -22,18 +25,6 @@ const MTU_MIN: u16 = 68;
 const UNREACHABLE: u8 = 3;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
-
-/// An error about a packet that came in. The caller has checked that the packet was sent by one
-/// host, and to this host alone (RFC 1122 3.2.2).
-#[derive(Clone, Copy, Debug)]
-pub enum Icmpv4Error {
-    /// Nothing here receives the packet; one of [`mod@unreachable`].
-    Unreachable(u8),
-    /// The byte at this position of the header makes no sense.
-    Parameter(u8),
-    /// Fragments of the packet did not come in time.
-    Reassembly,
-}
 
 /// Processes a message. Returns the error that it reports, if it reports one.
 pub fn receive<'a>(
@@ -191,8 +182,8 @@ fn quote<'a>(header: &ipv4::Header, packet: &'a [u8]) -> &'a [u8] {
     &packet[..len.min(packet.len()).min(QUOTE_MAX)]
 }
 
-/// What an error means to a datagram socket, and whether a socket learns of it that did not ask for
-/// errors (Linux's `icmp_err_convert`).
+/// The errno of an error for a datagram socket, and whether a socket that did not ask for errors is
+/// told of it (Linux's `icmp_err_convert`).
 fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),

@@ -1,4 +1,4 @@
-//! The host's own addresses, and duplicate address detection (RFC 4862 5.4): an address is used
+//! Duplicate address detection (RFC 4862 5.4): an address is used
 //! when nobody on the link has answered to it.
 
 use std::net::Ipv6Addr;
@@ -9,72 +9,16 @@ use millrace_wire::ndp::Message;
 
 use crate::counters::Counters;
 use crate::env::Env;
-use crate::ip::route::Address as _;
-use crate::ip::v6::{Ipv6, ndp};
-use crate::output::reply_queue::ReplyQueue;
+use crate::ip::v6::interface::Ipv6;
+use crate::ip::v6::ndp;
+use crate::ip::v6::own_address::State;
+use crate::network::reply_queue::ReplyQueue;
 
 /// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
 const RETRY: Duration = Duration::from_secs(1);
 /// How often an address is announced; up to three times are allowed (RFC 4861 10:
 /// `MAX_NEIGHBOR_ADVERTISEMENT`).
 const ANNOUNCEMENTS: u8 = 2;
-
-/// An address of this host.
-pub struct Own {
-    pub address: Ipv6Addr,
-    pub prefix_len: u8,
-    pub state: State,
-    /// Announcements that are still to be sent, and when the next.
-    pub announce: (u8, Instant),
-}
-
-/// Whether an address may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Not yet: at `at` one more of the `left` probes is sent, or, when none is left, the address
-    /// is ours.
-    Tentative { left: u8, at: Instant },
-    /// Yes.
-    Preferred,
-    /// Never: another host has it.
-    Duplicate,
-}
-
-impl State {
-    pub fn is_tentative(self) -> bool {
-        matches!(self, State::Tentative { .. })
-    }
-
-    pub fn deadline(self) -> Option<Instant> {
-        match self {
-            State::Tentative { at, .. } => Some(at),
-            _ => None,
-        }
-    }
-}
-
-impl Own {
-    pub fn new(address: Ipv6Addr, prefix_len: u8, probes: u8, now: Instant) -> Own {
-        Own {
-            address,
-            prefix_len: prefix_len.min(128),
-            announce: (0, now),
-            state: match probes {
-                0 => State::Preferred,
-                left => State::Tentative { left, at: now },
-            },
-        }
-    }
-
-    /// When it is announced next.
-    pub fn announcement(&self) -> Option<Instant> {
-        (self.announce.0 > 0).then_some(self.announce.1)
-    }
-
-    pub fn has_prefix_of(&self, other: Ipv6Addr) -> bool {
-        self.address.is_same(other, Ipv6Addr::mask(self.prefix_len))
-    }
-}
 
 impl Ipv6 {
     /// Probes for tentative addresses, and starts to use those that no host has answered for

@@ -6,8 +6,8 @@ use millrace_wire::{icmpv6, ipv6, tcp, udp};
 use crate::env::Env;
 use crate::ip::family::{CONGESTION_EXPERIENCED, is_marked};
 use crate::ip::reassembly::{LEN_MAX, Name, Part, Whole, piece_size};
-use crate::ip::v6::icmp::{Icmpv6Error, QUOTE_MAX};
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::ip::v6::icmp::error::{Icmpv6Error, QUOTE_MAX};
+use crate::network::reply_queue::{Reply, ReplyQueue};
 
 /// Position of the payload's length in the header.
 const LENGTH_AT: u32 = 4;

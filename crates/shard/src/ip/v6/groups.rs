@@ -7,43 +7,11 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ipv6::{self, solicited_node};
 use millrace_wire::mld::{self, Query, emit_report, report_len};
 
-use super::dad::State;
 use crate::env::Env;
 use crate::ip::groups::Groups;
-use crate::ip::v6::Ipv6;
-use crate::output::reply_queue::ReplyQueue;
-
-/// Reports at the start: one may be lost (RFC 3810 9.1), and the first is before the link-local
-/// address is known to be ours (RFC 3590 4).
-const REPORTS: u8 = 2;
-/// Time between them.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// When to report.
-pub struct Reports {
-    left: u8,
-    at: Option<Instant>,
-}
-
-impl Reports {
-    /// The first at `first`, if the link has IPv6.
-    pub fn new(first: Option<Instant>) -> Reports {
-        Reports {
-            left: REPORTS,
-            at: first,
-        }
-    }
-
-    /// Something has changed: twice more, from now on.
-    fn again(&mut self, now: Instant) {
-        self.left = REPORTS;
-        self.at = Some(now);
-    }
-
-    pub fn deadline(&self) -> Option<Instant> {
-        self.at
-    }
-}
+use crate::ip::v6::interface::Ipv6;
+use crate::ip::v6::own_address::State;
+use crate::network::reply_queue::ReplyQueue;
 
 impl Ipv6 {
     /// A socket has joined a group: the link is told now, if it has IPv6.
@@ -60,7 +28,7 @@ impl Ipv6 {
         }
     }
 
-    /// Processes a query. One report answers all queries that come before it is due.
+    /// Processes a query.
     pub fn on_query(
         &mut self,
         env: &mut Env,
@@ -79,9 +47,7 @@ impl Ipv6 {
         }
         let delay_ms = env.secrets.random() % (u64::from(query.within_ms) + 1);
         let at = now + Duration::from_millis(delay_ms);
-        let reports = &mut self.reports;
-        reports.left = reports.left.max(1);
-        reports.at = Some(reports.at.map_or(at, |before| before.min(at)));
+        self.reports.answer_at(at);
     }
 
     /// Sends the report that is due.
@@ -92,12 +58,9 @@ impl Ipv6 {
         replies: &mut ReplyQueue,
         now: Instant,
     ) {
-        let reports = &mut self.reports;
-        if reports.at.is_none_or(|at| at > now) {
+        if !self.reports.take_due(now) {
             return;
         }
-        reports.left -= 1;
-        reports.at = (reports.left > 0).then(|| now + INTERVAL);
         let groups = self.groups(joined);
         if !groups.is_empty() {
             self.send_report(env, replies, &groups, mld::Mode::Listen);

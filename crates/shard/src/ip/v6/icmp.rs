@@ -1,20 +1,24 @@
 //! ICMPv6 (RFC 4443): echo replies, errors that this host sends, errors from the network.
 
+pub mod error;
+
 use std::net::IpAddr;
 
 use millrace_tcp::{Error, IcmpError, Instant};
-use millrace_wire::icmpv6::{self, HEADER_LEN, Message, Quoted as Original, unreachable};
+use millrace_wire::icmpv6::{self, Message, Quoted as Original, unreachable};
 use millrace_wire::ipv6::{self, MTU_MIN};
+
+pub use error::Icmpv6Error;
+use error::QUOTE_MAX;
 
 use crate::env::Env;
 use crate::error::errno;
 use crate::ip::icmp::{IcmpDetails, IcmpLimits, NetworkError, Quoted};
-use crate::ip::v6::{Ipv6, fragments};
-use crate::output::reply_queue::{Reply, ReplyQueue};
+use crate::ip::v6::fragments;
+use crate::ip::v6::interface::Ipv6;
+use crate::network::reply_queue::{Reply, ReplyQueue};
 use crate::tcp::segment::HOPS;
 
-/// Bytes of a packet that an error quotes: the error fits into the least MTU (RFC 4443 2.4 (c)).
-pub const QUOTE_MAX: usize = MTU_MIN as usize - ipv6::HEADER_LEN - HEADER_LEN;
 /// IPv6 and TCP headers without options.
 const HEADERS_LEN: u16 = 60;
 /// Types of errors.
@@ -22,22 +26,6 @@ const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
-
-/// An error about a packet that came in.
-#[derive(Clone, Copy, Debug)]
-pub enum Icmpv6Error {
-    /// Nothing here receives the packet; one of [`mod@unreachable`].
-    Unreachable(u8),
-    /// Its headers make no sense.
-    Parameter {
-        /// One of [`mod@ipv6::parameter`].
-        code: u8,
-        /// Where.
-        pointer: u32,
-    },
-    /// Fragments of the packet did not come in time.
-    Reassembly,
-}
 
 /// Processes a message that is not one of neighbour discovery or MLD. Returns the error that it
 /// reports, if it reports one.
@@ -202,8 +190,8 @@ fn send(
     true
 }
 
-/// What an error means to a datagram socket, and whether a socket learns of it that did not ask for
-/// errors (Linux's `icmpv6_err_convert`).
+/// The errno of an error for a datagram socket, and whether a socket that did not ask for errors is
+/// told of it (Linux's `icmpv6_err_convert`).
 fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),
@@ -217,7 +205,8 @@ fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     }
 }
 
-/// What a code of an unreachable destination means to a connection (Linux's `icmpv6_err_convert`).
+/// The error of a connection for a code of an unreachable destination (Linux's
+/// `icmpv6_err_convert`).
 fn meaning(code: u8) -> Error {
     match code {
         unreachable::PORT => Error::ConnectionRefused,

@@ -4,7 +4,7 @@ use millrace_wire::{ethernet, ipv6};
 
 use crate::ip::family::Rejected;
 use crate::ip::groups::Groups;
-use crate::ip::v6::Ipv6;
+use crate::ip::v6::interface::Ipv6;
 
 /// Parses a packet from the link and checks that this host may take it in. `hears_all_groups`: the
 /// members of a group may be in other shards.

@@ -10,10 +10,10 @@ use millrace_wire::{icmpv6, ipv6};
 
 use crate::counters::Counters;
 use crate::env::Env;
-use crate::ip::v6::Ipv6;
+use crate::ip::v6::interface::Ipv6;
 use crate::link::ethernet::{Egress, send_frame};
 use crate::link::neighbour::Neighbours;
-use crate::output::reply_queue::ReplyQueue;
+use crate::network::reply_queue::ReplyQueue;
 
 /// The state that a message of neighbour discovery may change.
 pub struct NdpInput<'a> {

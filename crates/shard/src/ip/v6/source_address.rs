@@ -4,8 +4,8 @@
 
 use std::net::Ipv6Addr;
 
-use super::Ipv6;
-use super::dad::State;
+use super::interface::Ipv6;
+use super::own_address::State;
 
 /// The default policy table (RFC 6724 2.1), without its precedences, which are for those who choose
 /// a destination: prefix, its length, label.

@@ -139,7 +139,7 @@ enum Step {
     Resend(u64),
     Head,
     Timeout,
-    Tail(u64),
+    Highest(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -151,7 +151,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1u64..40).prop_map(Step::Resend),
         1 => Just(Step::Head),
         1 => Just(Step::Timeout),
-        1 => (1u64..40).prop_map(Step::Tail),
+        1 => (1u64..40).prop_map(Step::Highest),
     ]
 }
 
@@ -196,24 +196,7 @@ impl Model {
                     ..Byte::default()
                 });
             }
-            Step::Lose => {
-                board.mark_lost(3, Self::MSS as u32);
-                for at in una..nxt {
-                    let above = &bytes[at + 1..];
-                    let held = above.iter().filter(|byte| byte.sacked).count();
-                    let blocks = above
-                        .iter()
-                        .enumerate()
-                        .filter(|(i, byte)| byte.sacked && (*i == 0 || !above[i - 1].sacked))
-                        .count();
-                    if !bytes[at].sacked
-                        && !bytes[at].lost
-                        && (blocks >= 3 || held > 2 * Self::MSS as usize)
-                    {
-                        bytes[at].lost = true;
-                    }
-                }
-            }
+            Step::Lose => self.mark_lost(),
             Step::Resend(len) => {
                 let expected = (una..nxt).find(|&at| bytes[at].lost && !bytes[at].resent);
                 let next = board.next_lost();
@@ -235,23 +218,12 @@ impl Model {
                     }
                 }
             }
-            Step::Timeout => {
-                board.mark_timed_out(Self::MSS as u32, None);
-                let reneged = una < nxt && bytes[una].sacked;
-                for byte in &mut bytes[una..] {
-                    let sacked = byte.sacked && !reneged;
-                    *byte = Byte {
-                        sacked,
-                        lost: !sacked,
-                        resent: false,
-                    };
-                }
-            }
-            Step::Tail(len) => {
+            Step::Timeout => self.time_out(),
+            Step::Highest(len) => {
                 let last = (una..nxt).rev().find(|&at| !bytes[at].sacked);
-                let tail = board.tail(len);
-                assert_eq!(tail.as_ref().map(|range| range.end as usize - 1), last);
-                if let Some(range) = tail {
+                let range = board.highest_unsacked(len);
+                assert_eq!(range.as_ref().map(|range| range.end as usize - 1), last);
+                if let Some(range) = range {
                     for byte in &mut bytes[range.start as usize..range.end as usize] {
                         assert!(!byte.sacked);
                         byte.resent |= byte.lost;
@@ -259,6 +231,44 @@ impl Model {
                     board.resend(range, at);
                 }
             }
+        }
+    }
+
+    /// What is far enough below selectively acknowledged bytes is lost.
+    fn mark_lost(&mut self) {
+        let (board, bytes, una) = (&mut self.board, &mut self.bytes, self.una);
+        let nxt = bytes.len();
+        board.mark_lost(3, Self::MSS as u32);
+        for at in una..nxt {
+            let above = &bytes[at + 1..];
+            let held = above.iter().filter(|byte| byte.sacked).count();
+            let blocks = above
+                .iter()
+                .enumerate()
+                .filter(|(i, byte)| byte.sacked && (*i == 0 || !above[i - 1].sacked))
+                .count();
+            if !bytes[at].sacked
+                && !bytes[at].lost
+                && (blocks >= 3 || held > 2 * Self::MSS as usize)
+            {
+                bytes[at].lost = true;
+            }
+        }
+    }
+
+    /// A time-out: all that is not selectively acknowledged is lost.
+    fn time_out(&mut self) {
+        let (board, bytes, una) = (&mut self.board, &mut self.bytes, self.una);
+        let nxt = bytes.len();
+        board.mark_timed_out(Self::MSS as u32, None);
+        let reneged = una < nxt && bytes[una].sacked;
+        for byte in &mut bytes[una..] {
+            let sacked = byte.sacked && !reneged;
+            *byte = Byte {
+                sacked,
+                lost: !sacked,
+                resent: false,
+            };
         }
     }
 

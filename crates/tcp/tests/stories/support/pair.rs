@@ -166,7 +166,7 @@ impl Pair {
     }
 
     /// As [`Pair::new`], with defaults.
-    pub fn plain() -> Pair {
+    pub fn with_defaults() -> Pair {
         Pair::new(&Config::default(), Settings::default(), Settings::default())
     }
 

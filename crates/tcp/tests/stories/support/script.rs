@@ -101,25 +101,25 @@ impl Script {
     /// A connection in ESTABLISHED without timestamps or window scaling, with SACK; MSS 1,000;
     /// round trip 10 ms.
     pub fn established() -> Script {
-        Script::active(plain(), Settings::default(), "mss 1000 sackOK")
+        Script::active(base_config(), Settings::default(), "mss 1000 sackOK")
     }
 
     /// As [`Script::established`], with these socket options.
     pub fn with(settings: Settings) -> Script {
-        Script::active(plain(), settings, "mss 1000 sackOK")
+        Script::active(base_config(), settings, "mss 1000 sackOK")
     }
 
     /// As [`Script::established`], after the segments that are acknowledged one by one.
     pub fn past_quickack() -> Script {
         let config = Config {
             quick_ack_segments: 0,
-            ..plain()
+            ..base_config()
         };
         Script::active(config, Settings::default(), "mss 1000 sackOK")
     }
 
     /// Sends `count` segments of 1,000 bytes, and lets a round trip pass.
-    pub fn flight(mut self, count: usize) -> Script {
+    pub fn send_flight(mut self, count: usize) -> Script {
         self.write(count as u64 * 1_000);
         assert_eq!(self.drain().len(), count);
         self.pass(Duration::from_millis(10));
@@ -129,7 +129,7 @@ impl Script {
     /// As [`Script::established`], without SACK.
     pub fn without_sack() -> Script {
         Script::active(
-            plain(),
+            base_config(),
             Settings {
                 nodelay: true,
                 ..Settings::default()
@@ -143,7 +143,7 @@ impl Script {
         Script::active(
             Config {
                 timestamps: true,
-                ..plain()
+                ..base_config()
             },
             Settings {
                 nodelay: true,
@@ -242,8 +242,8 @@ impl Script {
     pub fn poll(&mut self) -> Option<Outgoing> {
         // The fast path first, as owners do. `pair` takes the general path alone, and both must
         // agree.
-        let plain = self.connection.poll_transmit_fast(&self.config, self.now);
-        let outgoing = plain.map(Outgoing::from).or_else(|| {
+        let fast = self.connection.poll_transmit_fast(&self.config, self.now);
+        let outgoing = fast.map(Outgoing::from).or_else(|| {
             self.connection
                 .poll_transmit(&self.config, &self.limits, self.now)
         });
@@ -325,7 +325,7 @@ impl Script {
 
 /// The engine's defaults without timestamps and window scaling, which only lengthen the lines, and
 /// with segments of one size.
-pub fn plain() -> Config {
+pub fn base_config() -> Config {
     Config {
         mtu_probing: MtuProbing::Off,
         timestamps: false,

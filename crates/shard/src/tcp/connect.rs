@@ -5,23 +5,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use millrace_tcp::{Config, Connection, Duration, Instant, Open, Settings, Shared};
 use millrace_wire::tcp::Seq;
 
-use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
+use crate::base::Base;
 use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
 use crate::ip::route::Route;
-use crate::link::neighbour::Handle;
 use crate::memory::{Memory, Owner};
-use crate::shard::Shard;
 use crate::socket::local_ports::Ports;
 use crate::socket::note_changed;
-use crate::socket::receive_ring::RecvRing;
-use crate::socket::send_ring::SendRing;
+use crate::socket::{Kind, Marks, Options, Socket, SocketId, Stream};
 use crate::steering::{Flow, Steer};
 use crate::tcp::autotuning;
 use crate::tcp::endpoints::Endpoints;
 use crate::tcp::input::largest_segment;
 use crate::tcp::segment::IpFields;
-use crate::timer_wheel::TimerWheel;
+use crate::tcp::state::Tcp;
 
 /// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place
 /// (Linux's `tcp_tw_reuse`).
@@ -29,14 +26,11 @@ const REUSE_AFTER: Duration = Duration::from_secs(1);
 /// Where a socket is that is not bound.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-impl<M: Memory> Shard<M> {
-    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the
-    /// port 0; without it both are chosen. The result shows in the view: `CONNECTED`, or `ERROR`.
-    ///
-    /// # Errors
-    /// Those of [`Shard::bind`] and [`Shard::connect_bound`]; nothing is left then.
-    pub fn connect(
+impl Tcp {
+    /// Makes a socket and begins to connect it.
+    pub(crate) fn connect<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         owner: Owner,
         local: Option<SocketAddr>,
         remote: SocketAddr,
@@ -45,21 +39,21 @@ impl<M: Memory> Shard<M> {
     ) -> Result<SocketId, Error> {
         let wanted = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
         if let Some(local) = wanted {
-            let id = self.bind_with(owner, local, options)?;
-            self.connect_bound(id, remote, now)
-                .inspect_err(|_| self.release_bound(id.index()))?;
+            let id = self.bind_with(base, owner, local, options)?;
+            self.connect_bound(base, id, remote, now)
+                .inspect_err(|_| self.release_bound(base, id.index()))?;
             return Ok(id);
         }
-        if self.base.sockets.is_full() {
-            self.base.env.counters.sockets_refused += 1;
+        if base.sockets.is_full() {
+            base.env.counters.sockets_refused += 1;
             return Err(Error::TooManySockets);
         }
-        let start = self.start(NOWHERE, options, remote, now)?;
-        let config = &self.base.env.config.tcp;
-        let shared = self.base.sharing.share(options);
+        let start = self.start(base, NOWHERE, options, remote, now)?;
+        let config = &base.env.config.tcp;
+        let shared = base.sharing.share(options);
         let settings = shared.settings.clone();
         let endpoints = start.tuple.into();
-        let Some(index) = self.base.sockets.insert_with(|| Socket {
+        let Some(index) = base.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
             options: shared,
@@ -67,108 +61,104 @@ impl<M: Memory> Shard<M> {
         }) else {
             return Err(Error::TooManySockets);
         };
-        self.begun(index, start.tuple, options.reuse.address, now);
-        Ok(self.base.id_of(index))
+        self.begun(base, index, start.tuple, options.reuse.address, now);
+        Ok(base.id_of(index))
     }
 
     /// Makes a socket that is neither bound nor connected.
-    ///
-    /// # Errors
-    /// [`Error::TooManySockets`].
-    pub fn socket(&mut self, owner: Owner, options: &Options) -> Result<SocketId, Error> {
+    pub(crate) fn socket<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        owner: Owner,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
         let local = NOWHERE;
-        let options = self.base.sharing.share(options);
-        let index = self.base.insert_socket(|| Socket {
+        let options = base.sharing.share(options);
+        let index = base.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options,
             kind: Kind::Bound { local },
         })?;
-        Ok(self.base.id_of(index))
+        Ok(base.id_of(index))
     }
 
     /// Begins to connect a bound or unconnected socket, or one whose last attempt failed.
-    ///
-    /// # Errors
-    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener,
-    /// [`Error::NetworkUnreachable`], [`Error::AddressInUse`] when the bound port is connected to
-    /// this peer already, [`Error::AddressNotAvailable`] when no port is free.
-    pub fn connect_bound(
+    pub(crate) fn connect_bound<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         id: SocketId,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(), Error> {
-        let index = self.base.check(id)?;
-        let bound = self.bound_endpoint(index)?;
-        let socket = self.base.sockets.get(index).ok_or(Error::NoSocket)?;
+        let index = base.check(id)?;
+        let bound = self.bound_endpoint(base, index)?;
+        let socket = base.sockets.get(index).ok_or(Error::NoSocket)?;
         let options = socket.options.clone();
-        let start = self.start(bound, &options, remote, now)?;
-        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let start = self.start(base, bound, &options, remote, now)?;
+        let socket = base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
         let endpoints = start.tuple.into();
-        socket.kind = Kind::Stream(start.stream(
-            endpoints,
-            &self.base.env.config.tcp,
-            &options.settings,
-            now,
-        ));
-        self.begun(index, start.tuple, options.reuse.address, now);
+        socket.kind =
+            Kind::Stream(start.stream(endpoints, &base.env.config.tcp, &options.settings, now));
+        self.begun(base, index, start.tuple, options.reuse.address, now);
         Ok(())
     }
 
     /// Decides about a connection to `remote`, from `bound` or what is left open there.
-    fn start(
+    fn start<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         bound: SocketAddr,
         options: &Options,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<Start, Error> {
-        let (local, remote, route) = self.endpoints_from(bound, options, remote)?;
-        let (tuple, old) = self.choose_tuple(local, remote, now)?;
+        let (local, remote, route) = self.endpoints_from(base, bound, options, remote)?;
+        let (tuple, old) = self.choose_tuple(base, local, remote, now)?;
         let mut open = self
-            .open_parameters(&tuple, options, now)
+            .open_parameters(base, &tuple, options, now)
             .ok_or(Error::NetworkUnreachable)?;
         if let Some(old) = old {
-            self.base.env.counters.time_wait_reused += 1;
+            base.env.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
         let mut marks = Marks::empty();
         marks.set(Marks::LOCAL, route == Some(Route::Local));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let known = self.base.network.path_mtus.get(tuple.remote_ip(), now);
+        let known = base.network.path_mtus.get(tuple.remote_ip(), now);
         Ok(Start {
             tuple,
             open,
             marks,
-            limits: autotuning::first_limits(options, &self.base.env.config.buffers, open.mss),
-            fields: self.fields(&tuple, options),
+            limits: autotuning::first_limits(options, &base.env.config.buffers, open.mss),
+            fields: self.fields(base, &tuple, options),
             path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
         })
     }
 
     /// The socket at `index` has begun to connect.
-    fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool, now: Instant) {
+    fn begun<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        tuple: Tuple,
+        reuse: bool,
+        now: Instant,
+    ) {
         self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.base.env.counters.active_opens += 1;
-        let owner = self
-            .base
+        base.env.counters.active_opens += 1;
+        let owner = base
             .sockets
             .get(index)
             .map_or_else(Owner::default, |socket| socket.owner);
-        let hop =
-            self.base
-                .network
-                .first_hop(&mut self.base.env.counters, tuple.remote_ip(), owner, now);
-        if let Some((socket, generation)) = self.base.sockets.get_mut_with_generation(index) {
-            note_changed(
-                &mut self.base.changed,
-                SocketId::new(index, generation),
-                socket,
-            );
+        let hop = base
+            .network
+            .first_hop(&mut base.env.counters, tuple.remote_ip(), owner, now);
+        if let Some((socket, generation)) = base.sockets.get_mut_with_generation(index) {
+            note_changed(&mut base.changed, SocketId::new(index, generation), socket);
             self.ready.add(index, socket);
             if let Some(stream) = socket.stream_mut() {
                 stream.hop = hop;
@@ -178,19 +168,20 @@ impl<M: Memory> Shard<M> {
 
     /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is
     /// to be chosen, and the way there.
-    pub(crate) fn endpoints(
+    pub(crate) fn endpoints<M: Memory>(
         &self,
+        base: &Base<M>,
         index: u32,
         remote: SocketAddr,
     ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
-        let bound = self.bound_endpoint(index)?;
-        let options = &self.base.sockets.get(index).ok_or(Error::NoSocket)?.options;
-        self.endpoints_from(bound, options, remote)
+        let bound = self.bound_endpoint(base, index)?;
+        let options = &base.sockets.get(index).ok_or(Error::NoSocket)?.options;
+        self.endpoints_from(base, bound, options, remote)
     }
 
     /// The local address of the socket at `index`, if the socket may connect.
-    fn bound_endpoint(&self, index: u32) -> Result<SocketAddr, Error> {
-        let socket = self.base.sockets.get(index).ok_or(Error::NoSocket)?;
+    fn bound_endpoint<M: Memory>(&self, base: &Base<M>, index: u32) -> Result<SocketAddr, Error> {
+        let socket = base.sockets.get(index).ok_or(Error::NoSocket)?;
         match &socket.kind {
             Kind::Bound { local } => Ok(*local),
             Kind::Listener(_) => Err(Error::AlreadyConnected),
@@ -213,8 +204,9 @@ impl<M: Memory> Shard<M> {
     }
 
     /// As [`Shard::endpoints`], of a socket with these options that is bound there.
-    fn endpoints_from(
+    fn endpoints_from<M: Memory>(
         &self,
+        base: &Base<M>,
         bound: SocketAddr,
         options: &Options,
         remote: SocketAddr,
@@ -226,16 +218,14 @@ impl<M: Memory> Shard<M> {
             address => address,
         };
         let remote = SocketAddr::new(address, remote.port());
-        let route = self
-            .base
+        let route = base
             .network
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
         let address = match (route.ok_or(Error::NetworkUnreachable)?, remote.ip()) {
             _ if !bound.ip().is_unspecified() => bound.ip(),
             (Route::Local, address) => address,
-            (Route::Link(_), address) => self
-                .base
+            (Route::Link(_), address) => base
                 .network
                 .source_for(address)
                 .ok_or(Error::AddressNotAvailable)?,
@@ -254,17 +244,18 @@ impl<M: Memory> Shard<M> {
     /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do
     /// if timestamps tell old segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it
     /// comes the number after which ours have to begin.
-    fn choose_tuple(
+    fn choose_tuple<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         local: SocketAddr,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(Tuple, Option<Seq>), Error> {
-        let (table, time_wait, pins) = (&self.table, &self.time_wait, self.base.steering.pins());
+        let (table, time_wait, pins) = (&self.table, &self.time_wait, base.steering.pins());
         let (address, port) = (local.ip(), local.port());
         let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| endpoints.with_local_port(port);
-        let steer = &self.base.env.config.steer;
+        let steer = &base.env.config.steer;
         let free = |port| {
             let tuple = with_port(port);
             // A connection that is about to move here may have this tuple.
@@ -288,18 +279,18 @@ impl<M: Memory> Shard<M> {
         } else {
             let unbound = |ports: &Ports, port| own(port) && !ports.is_bound(port, address);
             self.ports.choose(
-                &mut self.base.env.secrets,
+                &mut base.env.secrets,
                 |ports, port| unbound(ports, port) && free(port),
                 |ports, port| unbound(ports, port) && (free(port) || reusable(port)),
             )
         };
         let Some(port) = chosen else {
-            self.base.env.counters.ports_exhausted += 1;
+            base.env.counters.ports_exhausted += 1;
             return Err(Error::AddressNotAvailable);
         };
         let tuple = with_port(port);
         let old = match self.table.get(&tuple) {
-            Some(Place::TimeWait(at)) => self.forget_time_wait(at),
+            Some(Place::TimeWait(at)) => self.forget_time_wait(base, at),
             _ => None,
         };
         Ok((tuple, old.map(|old| old.state.after())))
@@ -335,48 +326,5 @@ impl Start {
             connection.start_with_path_limit(config, limit, now);
         }
         Stream::new(connection, endpoints, self.fields, self.limits, now)
-    }
-}
-
-impl Stream {
-    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that
-    /// has only moved later needs nothing.
-    #[inline]
-    pub fn arm(&mut self, wheel: &mut TimerWheel, index: u32) {
-        if let Some(deadline) = self.connection.deadline()
-            && deadline < self.armed
-        {
-            self.armed = deadline;
-            wheel.arm(index, deadline);
-        }
-    }
-
-    pub fn new(
-        connection: Connection,
-        endpoints: Endpoints,
-        fields: IpFields,
-        (send_limit, receive_limit): (u32, u32),
-        now: Instant,
-    ) -> Stream {
-        Stream {
-            connection,
-            endpoints,
-            fields,
-            hop: Handle::NONE,
-            send: SendRing::default(),
-            recv: RecvRing::default(),
-            send_limit,
-            counted: 0,
-            receive_limit,
-            error: 0,
-            listener: u32::MAX,
-            armed: Instant::NEVER,
-            tuning: Tuning {
-                since: now.as_micros() as u32,
-                from: 0,
-                span_us: 0,
-                best: 0,
-            },
-        }
     }
 }

@@ -4,31 +4,27 @@ use std::net::SocketAddr;
 
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings, Shared};
 
-use super::{
-    AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, SharedOptions, Socket, SocketId,
-    Stream,
-};
+use crate::base::Base;
 use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
-use crate::shard::Shard;
 use crate::socket::local_ports::{Bound, Ports};
+use crate::socket::{
+    AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, SharedOptions, Socket, SocketId,
+    Stream,
+};
 use crate::tcp::autotuning;
 use crate::tcp::input::largest_segment;
+use crate::tcp::state::Tcp;
 
 /// A larger backlog means this. (What `net.core.somaxconn` says is the shim's to know.)
 const BACKLOG_MAX: u32 = 65_535;
 
-impl<M: Memory> Shard<M> {
-    /// Makes a socket that holds a local address and port. An unspecified address means all of its
-    /// family, `::` all of both unless `IPV6_V6ONLY` is set; port 0 picks a free one, unless
-    /// `IP_BIND_ADDRESS_NO_PORT` leaves that to connect.
-    ///
-    /// # Errors
-    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this
-    /// shard, [`Error::TooManySockets`].
-    pub fn bind(
+impl Tcp {
+    /// Makes a socket that holds a local address and port.
+    pub(crate) fn bind<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         owner: Owner,
         local: SocketAddr,
         reuse: Reuse,
@@ -37,21 +33,19 @@ impl<M: Memory> Shard<M> {
             reuse,
             ..Options::default()
         };
-        self.bind_with(owner, local, &options)
+        self.bind_with(base, owner, local, &options)
     }
 
     /// As [`Shard::bind`], with options that were set before.
-    ///
-    /// # Errors
-    /// As [`Shard::bind`].
-    pub fn bind_with(
+    pub(crate) fn bind_with<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         owner: Owner,
         local: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
         let address = local.ip().to_canonical();
-        if !address.is_unspecified() && !self.base.network.is_bindable(&self.base.env, address) {
+        if !address.is_unspecified() && !base.network.is_bindable(&base.env, address) {
             return Err(Error::AddressNotAvailable);
         }
         // Nobody has this index: the socket does not exist yet.
@@ -69,7 +63,7 @@ impl<M: Memory> Shard<M> {
         };
         let without_port = local.port() == 0 && options.address_only;
         if !without_port && !self.ports.allows(local.port(), owner) {
-            self.base.env.counters.ports_limited += 1;
+            base.env.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
         let port = if local.port() != 0 {
@@ -82,12 +76,12 @@ impl<M: Memory> Shard<M> {
         } else {
             let free = |ports: &Ports, port| ports.is_free(port, &bound);
             self.ports
-                .choose(&mut self.base.env.secrets, free, free)
+                .choose(&mut base.env.secrets, free, free)
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
-        let options = self.base.sharing.share(options);
-        let index = self.base.insert_socket(|| Socket {
+        let options = base.sharing.share(options);
+        let index = base.insert_socket(|| Socket {
             owner,
             marks: Marks::BOUND,
             options,
@@ -97,42 +91,35 @@ impl<M: Memory> Shard<M> {
         if port != 0 {
             self.ports.bind(port, bound);
         }
-        Ok(self.base.id_of(index))
+        Ok(base.id_of(index))
     }
 
     /// [`Shard::bind`] and [`Shard::listen_bound`] in one.
-    ///
-    /// # Errors
-    /// Those of both.
-    pub fn listen(
+    pub(crate) fn listen<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         owner: Owner,
         local: SocketAddr,
         backlog: u32,
         reuse: Reuse,
     ) -> Result<SocketId, Error> {
-        let id = self.bind(owner, local, reuse)?;
-        self.listen_bound(id, backlog, None)
-            .inspect_err(|_| self.release_bound(id.index()))?;
+        let id = self.bind(base, owner, local, reuse)?;
+        self.listen_bound(base, id, backlog, None)
+            .inspect_err(|_| self.release_bound(base, id.index()))?;
         Ok(id)
     }
 
-    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1
-    /// connections wait: until [`Shard::accept`] returns them, or, with a `queue`, until the
-    /// program has taken them from that. A socket that listens keeps the queue that it has.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when
-    /// another has come to listen there.
-    pub fn listen_bound(
+    /// Lets a bound socket listen; a listening one gets a new backlog.
+    pub(crate) fn listen_bound<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         id: SocketId,
         backlog: u32,
         queue: Option<AcceptQueue>,
     ) -> Result<(), Error> {
-        let index = self.base.check(id)?;
+        let index = base.check(id)?;
         let backlog = backlog.min(BACKLOG_MAX);
-        let socket = self.base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let socket = base.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let local = match &mut socket.kind {
             Kind::Listener(listener) => {
                 listener.backlog.limit = backlog;
@@ -162,67 +149,63 @@ impl<M: Memory> Shard<M> {
         if let Some(registered) = self.ports.bound_mut(local.port(), index) {
             *registered = bound;
         }
-        self.base.mark_changed(index);
+        base.mark_changed(index);
         Ok(())
     }
 
-    /// The oldest connection that waits to be accepted. Look at its view: it may have data already,
-    /// or be over.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when none waits, [`Error::Invalid`] when the socket does not listen.
-    pub fn accept(&mut self, id: SocketId) -> Result<SocketId, Error> {
-        let index = self.base.check(id)?;
-        let listener = self
-            .base
+    /// The oldest connection that waits to be accepted.
+    pub(crate) fn accept<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+    ) -> Result<SocketId, Error> {
+        let index = base.check(id)?;
+        let listener = base
             .sockets
             .get_mut(index)
             .and_then(Socket::listener_mut)
             .ok_or(Error::Invalid)?;
         let accepted = listener.queue.pop_front().ok_or(Error::WouldBlock)?;
         listener.backlog.hand_over();
-        self.base.mark_changed(index);
-        if let Some(socket) = self.base.sockets.get_mut(accepted) {
+        base.mark_changed(index);
+        if let Some(socket) = base.sockets.get_mut(accepted) {
             socket.marks.remove(Marks::UNACCEPTED);
         }
-        Ok(self.base.id_of(accepted))
+        Ok(base.id_of(accepted))
     }
 
     /// Makes the connection that a handshake has completed, and queues it at its listener. `None`
     /// when there is no room; then nothing has happened, and the peer will come again.
-    pub(crate) fn establish(
+    pub(crate) fn establish<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         listener: u32,
         tuple: Tuple,
         state: &HalfOpen,
         now: Instant,
     ) -> Option<u32> {
-        self.establish_with(listener, tuple, now, |config, settings| {
+        self.establish_with(base, listener, tuple, now, |config, settings| {
             state.establish(config, settings, now)
         })
     }
 
     /// As [`Shard::establish`], with a connection that `make` makes.
-    pub(crate) fn establish_with(
+    pub(crate) fn establish_with<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         listener: u32,
         tuple: Tuple,
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let socket = self.base.sockets.get_mut(listener)?;
+        let socket = base.sockets.get_mut(listener)?;
         let (owner, options) = (socket.owner, socket.options.clone());
-        if !socket
-            .listener_mut()?
-            .backlog
-            .admit(&self.base.memory, owner)
-        {
-            self.base.env.counters.accept_queue_full += 1;
+        if !socket.listener_mut()?.backlog.admit(&base.memory, owner) {
+            base.env.counters.accept_queue_full += 1;
             return None;
         }
-        let made = self.make_accepted(listener, owner, options, tuple, now, make);
-        if let Some(listener) = self
-            .base
+        let made = self.make_accepted(base, listener, (owner, options), tuple, now, make);
+        if let Some(listener) = base
             .sockets
             .get_mut(listener)
             .and_then(Socket::listener_mut)
@@ -232,33 +215,32 @@ impl<M: Memory> Shard<M> {
                 None => listener.backlog.retract(),
             }
         }
-        self.base.mark_changed(listener);
+        base.mark_changed(listener);
         made
     }
 
     #[inline]
-    fn make_accepted(
+    fn make_accepted<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         listener: u32,
-        owner: Owner,
-        options: Shared<SharedOptions>,
+        (owner, options): (Owner, Shared<SharedOptions>),
         tuple: Tuple,
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let known = self.base.network.path_mtus.get(tuple.remote_ip(), now);
-        let fields = self.fields(&tuple, &options);
+        let known = base.network.path_mtus.get(tuple.remote_ip(), now);
+        let fields = self.fields(base, &tuple, &options);
         let mut marks = Marks::UNACCEPTED;
-        marks.set(Marks::LOCAL, self.base.network.is_local(tuple.remote_ip()));
+        marks.set(Marks::LOCAL, base.network.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let hop =
-            self.base
-                .network
-                .first_hop(&mut self.base.env.counters, tuple.remote_ip(), owner, now);
-        let (config, buffers) = (&self.base.env.config.tcp, &self.base.env.config.buffers);
+        let hop = base
+            .network
+            .first_hop(&mut base.env.counters, tuple.remote_ip(), owner, now);
+        let (config, buffers) = (&base.env.config.tcp, &base.env.config.buffers);
         let reuse = options.reuse.address;
         let endpoints = tuple.into();
-        let made = self.base.sockets.insert_with(|| {
+        let made = base.sockets.insert_with(|| {
             let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
@@ -277,37 +259,40 @@ impl<M: Memory> Shard<M> {
             }
         });
         let Some(index) = made else {
-            self.base.env.counters.sockets_refused += 1;
+            base.env.counters.sockets_refused += 1;
             return None;
         };
         self.table.insert(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.base.env.counters.passive_opens += 1;
+        base.env.counters.passive_opens += 1;
         Some(index)
     }
 
     /// How many connections wait at a listener, here and with its program, and its backlog; `None`
     /// for another socket.
-    pub fn accept_queue(&self, id: SocketId) -> Option<(u64, u32)> {
-        let socket = self.base.sockets.get(self.base.check(id).ok()?)?;
+    pub(crate) fn accept_queue<M: Memory>(
+        &self,
+        base: &Base<M>,
+        id: SocketId,
+    ) -> Option<(u64, u32)> {
+        let socket = base.sockets.get(base.check(id).ok()?)?;
         match &socket.kind {
-            Kind::Listener(Listener { backlog, .. }) => Some((
-                backlog.waiting(&self.base.memory, socket.owner),
-                backlog.limit,
-            )),
+            Kind::Listener(Listener { backlog, .. }) => {
+                Some((backlog.waiting(&base.memory, socket.owner), backlog.limit))
+            }
             _ => None,
         }
     }
 
     /// Takes a listener out of service: what it has not handed over is reset, half-open connections
     /// are forgotten.
-    pub(crate) fn stop_listening(&mut self, index: u32, now: Instant) {
-        let Some(listener) = self
-            .base
-            .sockets
-            .get_mut(index)
-            .and_then(Socket::listener_mut)
-        else {
+    pub(crate) fn stop_listening<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        now: Instant,
+    ) {
+        let Some(listener) = base.sockets.get_mut(index).and_then(Socket::listener_mut) else {
             return;
         };
         let half_open = listener.half_open;
@@ -315,9 +300,9 @@ impl<M: Memory> Shard<M> {
             self.catch_all_listener = None;
         }
         for waiting in std::mem::take(&mut listener.queue) {
-            if let Some(socket) = self.base.sockets.get_mut(waiting) {
+            if let Some(socket) = base.sockets.get_mut(waiting) {
                 socket.marks.remove(Marks::UNACCEPTED);
-                self.discard(waiting, true, now);
+                self.discard_stream(base, waiting, true, now);
             }
         }
         if half_open > 0 {
@@ -329,23 +314,23 @@ impl<M: Memory> Shard<M> {
                 .map(|(at, _)| at)
                 .collect();
             for at in own {
-                self.forget_half_open(at);
+                self.forget_half_open(base, at);
             }
         }
     }
 
     /// Gives up a socket that is neither connected nor listening, with the address that it may
     /// hold.
-    pub(crate) fn release_bound(&mut self, index: u32) {
+    pub(crate) fn release_bound<M: Memory>(&mut self, base: &mut Base<M>, index: u32) {
         if let Some(Socket {
             marks,
             kind: Kind::Bound { local },
             ..
-        }) = self.base.sockets.get(index)
+        }) = base.sockets.get(index)
             && marks.contains(Marks::BOUND)
         {
             self.ports.unbind(local.port(), index);
         }
-        self.base.sockets.discard(index);
+        base.sockets.discard(index);
     }
 }

@@ -1,5 +1,7 @@
 use std::net::Ipv4Addr;
 
+use millrace_wire::ethernet::Mac;
+
 use super::*;
 
 fn address(text: &str) -> Ipv6Addr {

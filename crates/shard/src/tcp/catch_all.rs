@@ -9,13 +9,14 @@ use std::num::NonZeroU32;
 
 use millrace_tcp::Instant;
 
+use crate::base::Base;
 use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
-use crate::output::reply_queue::Reply;
-use crate::shard::Shard;
+use crate::network::reply_queue::Reply;
 use crate::socket::local_ports::Near;
 use crate::socket::{Backlog, Kind, Listener, Marks, Options, Socket, SocketId};
+use crate::tcp::state::Tcp;
 
 /// Where a socket is that is at all addresses and ports.
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -31,15 +32,11 @@ pub struct Request {
     generation: NonZeroU32,
 }
 
-impl<M: Memory> Shard<M> {
-    /// Listens at every address and port that nothing else listens at. There is one such socket.
-    /// With `asks` a SYN gets no answer until the program has said what it is to be:
-    /// [`Shard::next_request`].
-    ///
-    /// # Errors
-    /// [`Error::AddressInUse`], [`Error::TooManySockets`].
-    pub fn listen_anywhere(
+impl Tcp {
+    /// Listens at every address and port that nothing else listens at.
+    pub(crate) fn listen_anywhere<M: Memory>(
         &mut self,
+        base: &mut Base<M>,
         owner: Owner,
         options: &Options,
         backlog: u32,
@@ -50,38 +47,36 @@ impl<M: Memory> Shard<M> {
         }
         let mut listener = Listener::new(ANYWHERE, Backlog::new(backlog, None));
         listener.asks = asks;
-        let options = self.base.sharing.share(options);
-        let index = self.base.insert_socket(|| Socket {
+        let options = base.sharing.share(options);
+        let index = base.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options,
             kind: Kind::Listener(listener),
         })?;
         self.catch_all_listener = Some(index);
-        Ok(self.base.id_of(index))
+        Ok(base.id_of(index))
     }
 
     /// Has the program asked about each connection to a listener before its SYN is answered, or no
     /// longer.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the socket does not listen.
-    pub fn set_asks(&mut self, id: SocketId, asks: bool) -> Result<(), Error> {
-        let index = self.base.check(id)?;
-        let listener = self
-            .base
-            .sockets
-            .get_mut(index)
-            .and_then(Socket::listener_mut);
+    pub(crate) fn set_asks<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+        asks: bool,
+    ) -> Result<(), Error> {
+        let index = base.check(id)?;
+        let listener = base.sockets.get_mut(index).and_then(Socket::listener_mut);
         listener.ok_or(Error::Invalid)?.asks = asks;
         Ok(())
     }
 
     /// The listener of a connection that nobody knows.
-    pub(crate) fn listener_for(&self, tuple: &Tuple) -> Option<u32> {
+    pub(crate) fn listener_for<M: Memory>(&self, base: &Base<M>, tuple: &Tuple) -> Option<u32> {
         // Those with oneself are all the shard's that opened them.
-        let steer = self.base.env.config.steer.as_ref();
-        let steer = steer.filter(|_| !self.base.network.is_local(tuple.remote_ip()));
+        let steer = base.env.config.steer.as_ref();
+        let steer = steer.filter(|_| !base.network.is_local(tuple.remote_ip()));
         let near = steer.map(|steer| Near {
             own: steer.own,
             shards: steer.groups.count(),
@@ -92,30 +87,29 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The program of the listener at `index` is to be asked about a connection.
-    pub(crate) fn note_request(&mut self, index: u32, half_open: u32) {
+    pub(crate) fn note_request<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        index: u32,
+        half_open: u32,
+    ) {
         let generation = self.half_open.generation(half_open);
-        if let Some(listener) = self
-            .base
-            .sockets
-            .get_mut(index)
-            .and_then(Socket::listener_mut)
-        {
+        if let Some(listener) = base.sockets.get_mut(index).and_then(Socket::listener_mut) {
             listener.requests.push_back((half_open, generation));
         }
-        self.base.mark_changed(index);
+        base.mark_changed(index);
     }
 
     /// The next connection about which the program is asked; [`Shard::admit`] or
-    /// [`Shard::turn_away`] is the answer. Without one the SYN is forgotten after a minute.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not
-    /// listen.
-    pub fn next_request(&mut self, id: SocketId) -> Result<Request, Error> {
-        let index = self.base.check(id)?;
+    /// [`Shard::turn_away`] is the answer.
+    pub(crate) fn next_request<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+    ) -> Result<Request, Error> {
+        let index = base.check(id)?;
         loop {
-            let listener = self
-                .base
+            let listener = base
                 .sockets
                 .get_mut(index)
                 .and_then(Socket::listener_mut)
@@ -135,27 +129,28 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Answers the SYN: the connection comes to [`Shard::accept_requested`] when its handshake is
-    /// complete.
-    ///
-    /// # Errors
-    /// [`Error::NotConnected`] when it was taken back.
-    pub fn admit(&mut self, request: &Request, now: Instant) -> Result<(), Error> {
+    /// Answers the SYN.
+    pub(crate) fn admit<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        request: &Request,
+        now: Instant,
+    ) -> Result<(), Error> {
         if self.half_open.generation(request.index) != request.generation {
             return Err(Error::NotConnected);
         }
         let pending = self.half_open.get_mut(request.index);
         let pending = pending.ok_or(Error::NotConnected)?;
         pending.asked = false;
-        pending.state.answer_late(&self.base.env.config.tcp, now);
+        pending.state.answer_late(&base.env.config.tcp, now);
         let reply = Reply::Segment(pending.tuple, pending.state.reply(now));
         self.half_open.arm(request.index);
-        self.base.network.reply(&mut self.base.env.counters, reply);
+        base.network.reply(&mut base.env.counters, reply);
         Ok(())
     }
 
     /// Refuses the SYN with a reset, as if nobody listened.
-    pub fn turn_away(&mut self, request: &Request) {
+    pub(crate) fn turn_away<M: Memory>(&mut self, base: &mut Base<M>, request: &Request) {
         if self.half_open.generation(request.index) != request.generation {
             return;
         }
@@ -163,24 +158,21 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let reply = Reply::Segment(pending.tuple, pending.state.refusal());
-        self.forget_half_open(request.index);
-        self.base.env.counters.resets_out += 1;
-        self.base.network.reply(&mut self.base.env.counters, reply);
+        self.forget_half_open(base, request.index);
+        base.env.counters.resets_out += 1;
+        base.network.reply(&mut base.env.counters, reply);
     }
 
     /// The connection that was admitted, once its handshake is complete.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come,
-    /// [`Error::Invalid`] when the socket does not listen.
-    pub fn accept_requested(&mut self, id: SocketId, request: &Request) -> Result<SocketId, Error> {
-        let index = self.base.check(id)?;
+    pub(crate) fn accept_requested<M: Memory>(
+        &mut self,
+        base: &mut Base<M>,
+        id: SocketId,
+        request: &Request,
+    ) -> Result<SocketId, Error> {
+        let index = base.check(id)?;
         let tuple = Tuple::new(request.local, request.remote).ok_or(Error::NotConnected)?;
-        let listener = self
-            .base
-            .sockets
-            .get_mut(index)
-            .and_then(Socket::listener_mut);
+        let listener = base.sockets.get_mut(index).and_then(Socket::listener_mut);
         let listener = listener.ok_or(Error::Invalid)?;
         let found = match self.table.get(&tuple) {
             Some(Place::HalfOpen(_)) => return Err(Error::WouldBlock),
@@ -191,10 +183,10 @@ impl<M: Memory> Shard<M> {
             return Err(Error::NotConnected);
         };
         listener.backlog.hand_over();
-        self.base.mark_changed(index);
-        if let Some(socket) = self.base.sockets.get_mut(accepted) {
+        base.mark_changed(index);
+        if let Some(socket) = base.sockets.get_mut(accepted) {
             socket.marks.remove(Marks::UNACCEPTED);
         }
-        Ok(self.base.id_of(accepted))
+        Ok(base.id_of(accepted))
     }
 }
