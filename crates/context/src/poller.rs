@@ -6,7 +6,7 @@
 //! `overflow` goes up and the program looks at every socket of the set.
 
 use crate::layout::{HINTS, SHARDS_MAX};
-use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
+use crate::sync::{AtomicU32, Ordering, Step, fence, fence_after_update, is_left_out};
 
 /// In the count of sleepers: a caller waits for the set itself.
 const ALWAYS: u32 = 1 << 31;
@@ -216,7 +216,7 @@ impl Poller {
     /// again: for hints or ready sockets (`listed`) that others have to handle.
     pub fn must_pass_on(&self, listed: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
-        self.has_sleepers() && (self.pending() || listed())
+        !is_left_out(Step::PassOn) && self.has_sleepers() && (self.pending() || listed())
     }
 
     /// A caller waits for the set itself (`poll`, or another set): from now on the doorbell always

@@ -1,9 +1,9 @@
 //! Buckets that are about to come to a shard or to leave it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 
+use millrace_context::sync::{AtomicU32, Ordering};
 use millrace_tcp::Instant;
 
 /// The buckets that come to a shard, and those that leave it.
@@ -69,13 +69,13 @@ impl Leaving {
 /// begins to give, or the control thread when it waits no longer. Then connections move only while
 /// the control thread waits, so its commands meet no connection on its way.
 #[derive(Clone, Debug, Default)]
-pub struct MoveDecision(Arc<AtomicU8>);
+pub struct MoveDecision(Arc<AtomicU32>);
 
 impl MoveDecision {
-    const GOES: u8 = 1;
-    const LATE: u8 = 2;
+    const GOES: u32 = 1;
+    const LATE: u32 = 2;
 
-    fn settle(&self, decision: u8) -> bool {
+    fn settle(&self, decision: u32) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let before = self.0.compare_exchange(0, decision, success, failure);
         before.is_ok() || before == Err(decision)
@@ -137,7 +137,7 @@ impl BucketMoves {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(millrace_loom)))]
 mod tests {
     use super::*;
 

@@ -1,10 +1,10 @@
 //! `epoll_ctl` and `epoll_wait` on sets that hold millrace sockets.
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use millrace_context::SlotRef;
+use millrace_context::sync::{Ordering, fence};
 use rustix::io::Errno;
 
 use crate::engine::batch;

@@ -504,7 +504,7 @@ impl Item {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(millrace_loom)))]
 mod tests {
     use super::*;
 

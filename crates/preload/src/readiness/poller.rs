@@ -2,9 +2,9 @@
 //! thread looks.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use millrace_context::protocol::{Kind, Request};
+use millrace_context::sync::{AtomicU32, Ordering, fence};
 use millrace_context::{Operation, Poller, Slot, SlotRef, Submission};
 use rustix::io::Errno;
 

@@ -1,9 +1,9 @@
 //! The millrace sockets of an epoll set that may be ready, and the reports about them.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::SlotRef;
+use millrace_context::sync::{Ordering, fence};
 
 use crate::engine::{self, Engine};
 use crate::fd::refcount;

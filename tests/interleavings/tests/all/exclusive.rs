@@ -3,11 +3,11 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use millrace_context::sync::{Ordering, fence};
+use millrace_context::sync::{Ordering, Step, fence};
 
 use crate::sleep::Set;
 use crate::watches::Watches;
-use crate::{check, fails, fails_without_fences};
+use crate::{check, fails, fails_without};
 
 const IN: u32 = 1;
 const EXCLUSIVE: u32 = 1 << 28;
@@ -76,5 +76,5 @@ fn without_a_second_look_nobody_may_hear_of_it() {
 
 #[test]
 fn without_a_fence_before_the_last_look_nobody_may_hear_of_it() {
-    fails_without_fences(|| an_event_and_a_thread_that_leaves(true));
+    fails_without(Step::Fences, || an_event_and_a_thread_that_leaves(true));
 }

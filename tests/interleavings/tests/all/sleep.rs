@@ -5,12 +5,12 @@ use loom::sync::atomic::AtomicBool;
 use loom::thread;
 use millrace_context::layout::{ASLEEP, AWAKE, HINTS, Line, NAPPING, announced};
 use millrace_context::submission::{Cursor, SubmissionCell};
-use millrace_context::sync::{AtomicU32, Ordering, fence};
+use millrace_context::sync::{AtomicU32, Ordering, Step, fence};
 use millrace_context::{Context, KernelWaits, Operation, Poller, SlotRef, Submission, futex};
 use millrace_steer::ring::ring;
 
 use crate::kernel::Bell;
-use crate::{check, fails, fails_without_fences};
+use crate::{check, fails, fails_without};
 
 /// A poller with its hints, and what rings when nobody looks.
 #[derive(Default)]
@@ -69,7 +69,7 @@ fn who_sleeps_for_a_hint_gets_it() {
 
 #[test]
 fn who_sleeps_without_a_fence_does_not() {
-    fails_without_fences(|| {
+    fails_without(Step::Fences, || {
         a_hint_and_a_sleeper();
     });
 }
@@ -195,7 +195,7 @@ fn who_is_rung_but_not_counted_does_not() {
 
 #[test]
 fn who_begins_to_wait_without_a_fence_does_not() {
-    fails_without_fences(|| the_first_socket_of_a_set(true));
+    fails_without(Step::Fences, || the_first_socket_of_a_set(true));
 }
 
 /// A thread that is blocked on a socket.
@@ -228,7 +228,7 @@ fn who_is_blocked_on_a_socket_wakes_when_it_changes() {
 #[test]
 fn who_is_blocked_without_a_fence_does_not() {
     // The kernel has one, so the shard's is the one that is missed.
-    fails_without_fences(|| {
+    fails_without(Step::Fences, || {
         a_change_and_a_sleeper();
     });
 }
