@@ -1,17 +1,20 @@
-//! `millrace fabric`: user-level messages between processes of this host.
+//! `millrace fabric`: user-level messages between processes of this host, and between hosts.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use millrace_fabric::shm::{Directory, OpenError, Port};
-use millrace_fabric::{Channel, Limits, Payload, PortName, Received, Sent};
+use millrace_fabric::shm::{self, Directory, OpenError};
+use millrace_fabric::{Channel, Limits, Payload, Port, PortName, Received, Sent};
+use millrace_port::spec::Spec;
 
 use crate::output::print;
 
 /// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the node of a port on a link may take to answer, in milliseconds.
+const NODE_PATIENCE_MS: u64 = 3_000;
 /// How long an answer is polled for before the thread sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// What a bandwidth test sends into.
@@ -27,8 +30,11 @@ Examples:
   millrace fabric list
   millrace fabric ping 0.7
   millrace fabric bandwidth 0.7 --size 65536
+  millrace fabric serve 7.1 --link packet:eth0    # on one host
+  millrace fabric ping 7.1 --link packet:eth0     # on another one
 
-Ports are named NODE.PORT. They are processes of the same user on this host; no privilege is needed.")]
+Ports are named NODE.PORT. Without --link they are processes of the same user on this host, and no
+privilege is needed. With --link they are on hosts of one Ethernet, and each process is a node.")]
 pub struct FabricArguments {
     #[command(subcommand)]
     command: FabricCommand,
@@ -40,6 +46,9 @@ enum FabricCommand {
     Serve {
         /// The port
         port: PortName,
+        /// The link that the port is on, as packet:eth0; memory of this host when there is none
+        #[arg(long, value_name = "LINK")]
+        link: Option<Spec>,
     },
     /// Measure the round trip of small messages
     Ping {
@@ -51,6 +60,8 @@ enum FabricCommand {
         /// Bytes of each
         #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
         size: u32,
+        #[command(flatten)]
+        from: From,
     },
     /// Measure how fast large messages go
     Bandwidth {
@@ -62,16 +73,58 @@ enum FabricCommand {
         /// Bytes of each
         #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=BULK_MAX as i64))]
         size: u32,
+        #[command(flatten)]
+        from: From,
     },
     /// Show the ports that processes of this user have
     List,
 }
 
+/// Where a test is made from.
+#[derive(Debug, Args)]
+struct From {
+    /// The link that the port is on, as packet:eth0; memory of this host when there is none
+    #[arg(long, value_name = "LINK")]
+    link: Option<Spec>,
+    /// The node of this process: with --link, a number that no other node has
+    #[arg(long, default_value_t = u16::MAX, requires = "link")]
+    node: u16,
+}
+
+impl From {
+    /// A port for the time of a test, which goes to `to`.
+    fn open(&self, to: PortName) -> anyhow::Result<Port> {
+        let Some(link) = &self.link else {
+            return Ok(own_port(to.node)?.into());
+        };
+        if self.node == to.node {
+            let node = self.node;
+            bail!("port {to} is on node {node}, as this process: choose another one with --node");
+        }
+        let name = PortName::new(self.node, 1);
+        let limits = Limits {
+            wait: millrace_tcp::Duration::from_millis(NODE_PATIENCE_MS),
+            ..Limits::default()
+        };
+        Ok(Port::open_on(link, name, limits)?)
+    }
+}
+
 pub fn fabric(arguments: &FabricArguments) -> anyhow::Result<ExitCode> {
-    match arguments.command {
-        FabricCommand::Serve { port } => serve(port)?,
-        FabricCommand::Ping { port, count, size } => ping(port, count, size as usize)?,
-        FabricCommand::Bandwidth { port, count, size } => bandwidth(port, count, size as usize)?,
+    match &arguments.command {
+        FabricCommand::Serve { port, link } => serve(*port, link.as_ref())?,
+        FabricCommand::Ping {
+            port,
+            count,
+            size,
+            from,
+        } => ping(from.open(*port)?, *port, *count, *size as usize)?,
+        FabricCommand::Bandwidth {
+            port,
+            count,
+            size,
+            from,
+        } => bandwidth(from.open(*port)?, *port, *count, *size as usize)?,
         FabricCommand::List => {
             let names = Directory::of_user().list().context("listing ports")?;
             let lines = names.iter().map(|name| format!("{name}\n"));
@@ -82,9 +135,9 @@ pub fn fabric(arguments: &FabricArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// A port for the time of a test: the first that is free from the top.
-fn own_port(node: u16) -> anyhow::Result<Port> {
+fn own_port(node: u16) -> anyhow::Result<shm::Port> {
     for number in (u16::MAX - 256..=u16::MAX).rev() {
-        match Port::open(PortName::new(node, number), Limits::default()) {
+        match shm::Port::open(PortName::new(node, number), Limits::default()) {
             Err(OpenError::NameTaken(_)) => {}
             port => return Ok(port?),
         }
@@ -92,8 +145,11 @@ fn own_port(node: u16) -> anyhow::Result<Port> {
     bail!("no port of node {node} above {} is free", u16::MAX - 256)
 }
 
-fn serve(name: PortName) -> anyhow::Result<()> {
-    let mut port = Port::open(name, Limits::default())?;
+fn serve(name: PortName, link: Option<&Spec>) -> anyhow::Result<()> {
+    let mut port = match link {
+        Some(link) => Port::open_on(link, name, Limits::default())?,
+        None => Port::open(name, Limits::default())?,
+    };
     for _ in 0..BULK_BUFFERS {
         let buffer = port.register(BULK_MAX)?;
         port.post(BULK, buffer)?;
@@ -156,8 +212,7 @@ fn succeed(sent: Sent) -> anyhow::Result<()> {
     sent.result.with_context(|| format!("port {}", sent.to))
 }
 
-fn ping(to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
-    let mut port = own_port(to.node)?;
+fn ping(mut port: Port, to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
     let bytes = [7; 64];
     let mut times = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -181,8 +236,7 @@ fn ping(to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
     ))
 }
 
-fn bandwidth(to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
-    let mut port = own_port(to.node)?;
+fn bandwidth(mut port: Port, to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
     let buffer = port.register(size)?;
     port.bytes_mut(buffer)?.fill(7);
     let begin = Instant::now();

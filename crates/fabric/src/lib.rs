@@ -43,7 +43,7 @@
 //! [`Endpoint`] is the sans-IO core: queues, buffers, sessions. Sessions speak in records
 //! ([`Head`]), which a [`Transport`] carries in order, each once. [`ethernet`] carries them in
 //! frames, over any port, by a sliding window; its [`Node`](ethernet::Node) is sans-IO, too.
-//! [`shm`] carries them in memory that two processes share. A peer is hostile to both: whatever it
+//! [`shm`] carries them in memory that two processes share. [`Port`] is a port over either. A peer is hostile to both: whatever it
 //! sends is checked, and one that breaks the protocol loses its session and nobody else's. `unsafe`
 //! is in [`shm::memory`] alone.
 //!
@@ -73,6 +73,7 @@ mod buffers;
 mod crc32c;
 mod endpoint;
 pub mod ethernet;
+mod port;
 mod queues;
 mod record;
 mod session;
@@ -80,5 +81,6 @@ pub mod shm;
 mod types;
 
 pub use endpoint::Endpoint;
+pub use port::Port;
 pub use record::{Body, HEAD_LEN, Head, Transport, Words};
 pub use types::*;

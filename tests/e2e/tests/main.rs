@@ -9,6 +9,7 @@ mod clients;
 mod connections;
 mod devices;
 mod examples;
+mod fabric;
 mod followed;
 mod input;
 mod interleavings;

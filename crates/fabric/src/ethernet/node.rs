@@ -76,6 +76,9 @@ pub struct Node {
     answers: VecDeque<(Header, Mac)>,
     ended: VecDeque<u64>,
     counters: NodeCounters,
+    /// Memory for a frame to be sent, and for the numbers of the ports.
+    frame: Vec<u8>,
+    numbers: Vec<u16>,
 }
 
 impl Node {
@@ -99,6 +102,8 @@ impl Node {
             answers: VecDeque::new(),
             ended: VecDeque::new(),
             counters: NodeCounters::default(),
+            frame: Vec::new(),
+            numbers: Vec::new(),
         }
     }
 
@@ -113,6 +118,11 @@ impl Node {
     }
 
     /// A port: its queues and buffers.
+    pub fn endpoint(&self, port: u16) -> Option<&Endpoint<Link>> {
+        self.ports.get(&port)
+    }
+
+    /// A port, to be changed.
     pub fn port(&mut self, port: u16) -> Option<&mut Endpoint<Link>> {
         self.ports.get_mut(&port)
     }
@@ -509,9 +519,11 @@ impl Node {
     /// takes no more now; a frame that it did not take is lost. To be called after frames have
     /// come, after calls on the ports, and at the deadline.
     pub fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8]) -> bool) {
-        let mut frame = Vec::new();
-        let numbers: Vec<u16> = self.ports.keys().copied().collect();
-        for number in numbers {
+        let mut frame = std::mem::take(&mut self.frame);
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.clear();
+        numbers.extend(self.ports.keys());
+        for &number in &numbers {
             let Some(mut endpoint) = self.ports.remove(&number) else {
                 continue;
             };
@@ -538,6 +550,7 @@ impl Node {
                 break;
             }
         }
+        (self.frame, self.numbers) = (frame, numbers);
     }
 
     /// When [`Node::transmit`] is to be called though nothing happens.
