@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::program::{Program, engine_with_shards, held, transfer};
+use crate::program::{Program, engine_with_shards, holdings, transfer};
 
 /// How long a process, or the engine, may take for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,7 +60,7 @@ impl Engine {
     /// What programs hold of the engine, and how many descriptors this process has.
     pub fn holdings(&self) -> (Vec<u64>, usize) {
         let descriptors = std::fs::read_dir("/proc/self/fd").expect("procfs").count();
-        (held(self.name), descriptors)
+        (holdings(self.name), descriptors)
     }
 
     /// Runs `body`, after which the engine serves as before and holds what it held.
