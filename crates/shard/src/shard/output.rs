@@ -68,14 +68,12 @@ impl<M: Memory> Shard<M> {
             if *local_budget == 0 {
                 return true;
             }
-            let mut idle = !self.udp.has_output() && self.base.network.replies.is_empty();
             let mut known = None;
             // Connections one after the other, as long as nothing comes up that goes first.
             while self.base.network.replies.is_empty()
                 && *local_budget > 0
                 && let Some(index) = self.tcp.pop_ready()
             {
-                idle = false;
                 match self.tcp.serve(
                     &mut self.base,
                     index,
@@ -92,7 +90,10 @@ impl<M: Memory> Shard<M> {
                     }
                 }
             }
-            if idle {
+            let is_done = !self.tcp.has_output()
+                && !self.udp.has_output()
+                && !self.base.network.has_output();
+            if is_done {
                 return true;
             }
         }
