@@ -1,5 +1,7 @@
 //! The engine's process: how it is started, and what runs in it.
 
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -49,26 +51,29 @@ pub fn spawn(config: &Config, detached: bool) -> anyhow::Result<(Child, Option<S
 pub fn serve(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
     let config: Config =
         serde_json::from_str(&arguments.config).context("the engine's configuration")?;
-    let ready = |device: Option<&str>| {
-        let mut stdout = std::io::stdout();
-        // Whoever started us may be gone already; the engine ends when it sees that it has no
-        // program.
-        let _ = writeln!(stdout, "ready {}", device.unwrap_or("-"));
-        let _ = stdout.flush();
-        close_stdout();
+    let pipe = RefCell::new(Some(take_stdout().context("cannot take standard output")?));
+    // The pipe is closed after the line, so that its reader sees the end. The reader may be gone
+    // already: the engine ends when it sees that it has no program.
+    let say = |line: String| {
+        if let Some(mut pipe) = pipe.take() {
+            let _ = pipe.write_all(line.as_bytes());
+        }
     };
+    let ready = |device: Option<&str>| say(format!("ready {}\n", device.unwrap_or("-")));
     match millrace_engine::start(&config, ready) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            println!("failed {error}");
+            say(format!("failed {error}\n"));
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-/// Lets go of the pipe, so that who reads it sees its end.
-fn close_stdout() {
-    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdout(null);
-    }
+/// Takes the pipe from standard output, which leads to /dev/null from here on: once the engine is
+/// in its sandbox, it may no longer open that.
+fn take_stdout() -> std::io::Result<File> {
+    let pipe = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 0)?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(null)?;
+    Ok(pipe.into())
 }

@@ -39,7 +39,8 @@ mod shards;
 pub use error::StartError;
 
 /// Starts the engine and runs it in the calling thread until it ends. `ready` is called with the
-/// name of the device when the engine can be used.
+/// name of the device when the engine can be used. It has the system calls of the control thread
+/// alone: it may write and close, and opens nothing to write.
 ///
 /// # Errors
 /// Something in the configuration, or something that the kernel refuses.
@@ -116,9 +117,10 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let scale = Scale::new(config.shards, groups, config.balance);
     let control = Control::new(config, header, access, workers, scale, kernel_network);
     let mut control = control.map_err(system("cannot set up the control socket"))?;
+    // While the shards start, so that the first program does not wait for it.
+    millrace_sandbox::enter(Role::Control)?;
     wait_for_addresses(&wait)?;
     ready(link.device.as_deref());
-    millrace_sandbox::enter(Role::Control)?;
     control.run().map_err(system("the control socket failed"))
 }
 

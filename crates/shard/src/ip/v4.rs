@@ -34,6 +34,20 @@ impl Own {
         let host = address.to_bits() & !self.mask;
         !self.mask > 1 && self.on_link(address) && (host == !self.mask || host == 0)
     }
+
+    /// Whether every address of the prefix is that of one host: neither loopback nor multicast nor
+    /// reserved, and the prefix has addresses for other hosts.
+    fn is_of_hosts(&self) -> bool {
+        let len = self.mask.leading_ones();
+        (8..=30).contains(&len) && is_unicast(self.address) && !self.address.is_loopback()
+    }
+
+    /// Whether `address` is that of another host in a prefix that [`Own::is_of_hosts`].
+    #[inline(always)]
+    fn has_neighbour(&self, address: Ipv4Addr) -> bool {
+        let host = address.to_bits() & !self.mask;
+        self.on_link(address) && host != 0 && host != !self.mask && address != self.address
+    }
 }
 
 /// The IPv4 addresses and routes of a host with one link.
@@ -41,6 +55,10 @@ impl Own {
 pub struct Ipv4 {
     /// The first address, which nearly every packet is for.
     first: Own,
+    /// The first address again, where its prefix alone decides about the hosts in it: a new
+    /// connection asks several times. Elsewhere it has a prefix of 32 bits, which has no other
+    /// host.
+    near: Own,
     others: Box<[Own]>,
     /// The addresses of those in their order, of which there may be thousands, and one of each of
     /// their prefixes.
@@ -62,8 +80,17 @@ impl Ipv4 {
         let mut prefixes = others.to_vec();
         prefixes.sort_unstable_by_key(|own| (own.mask, own.address));
         prefixes.dedup_by(|own, before| own.mask == before.mask && own.on_link(before.address));
+        let first = first.unwrap_or_else(|| Own::new((Ipv4Addr::UNSPECIFIED, 32)));
+        let longest = config.routes.iter().map(|via| via.prefix_len).max();
+        let decides = others.is_empty()
+            && first.is_of_hosts()
+            && longest.is_none_or(|longest| u32::from(longest) <= first.mask.leading_ones());
         Ipv4 {
-            first: first.unwrap_or_else(|| Own::new((Ipv4Addr::UNSPECIFIED, 32))),
+            near: match decides {
+                true => first,
+                false => Own::new((first.address, 32)),
+            },
+            first,
             other_addresses: addresses.into(),
             other_prefixes: prefixes.into(),
             others,
@@ -77,6 +104,9 @@ impl Ipv4 {
     /// Where `destination` is, if it can be reached at all. Groups cannot: TCP knows none.
     #[inline]
     pub fn find(&self, destination: Ipv4Addr) -> Option<Route> {
+        if self.near.has_neighbour(destination) {
+            return Some(Route::Link(destination.into()));
+        }
         if self.is_local(destination) {
             return self.loopback.then_some(Route::Local);
         }
@@ -90,6 +120,9 @@ impl Ipv4 {
     /// The address to speak from to `destination` (RFC 1122 3.3.4.3): the first one of the longest
     /// prefix that the next hop is in.
     pub fn source_for(&self, destination: Ipv4Addr) -> Ipv4Addr {
+        if self.near.has_neighbour(destination) {
+            return self.near.address;
+        }
         let hop = self.prefixes.next_hop(destination).unwrap_or(destination);
         let mut best = None;
         for own in self.own().filter(|own| own.on_link(hop)) {
@@ -148,12 +181,13 @@ impl Ipv4 {
     /// this one.
     #[inline(always)]
     pub fn is_valid_source(&self, source: Ipv4Addr) -> bool {
-        is_unicast(source)
-            && !source.is_loopback()
-            && source != self.first.address
-            && !self.first.is_broadcast(source)
-            && !self.is_other(source)
-            && !self.is_other_broadcast(source)
+        self.near.has_neighbour(source)
+            || (is_unicast(source)
+                && !source.is_loopback()
+                && source != self.first.address
+                && !self.first.is_broadcast(source)
+                && !self.is_other(source)
+                && !self.is_other_broadcast(source))
     }
 
     /// Whether it is an address other than the first. Most hosts have no other.

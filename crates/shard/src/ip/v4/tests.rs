@@ -43,6 +43,25 @@ fn own_prefix_gateway_and_self() {
 }
 
 #[test]
+fn a_host_in_the_first_prefix_is_found_as_the_tables_have_it() {
+    // A prefix of hosts alone, with and without a route into it; and prefixes with addresses that
+    // are nobody's.
+    let near = routes(&[("10.1.2.3", 24)], &[]);
+    assert!(near.is_valid_source(ip("10.1.2.4")));
+    assert_eq!(near.source_for(ip("10.1.2.4")), ip("10.1.2.3"));
+    let behind = routes(&[("10.1.2.3", 24)], &[("10.1.2.64", 26, "10.1.2.9")]);
+    assert_eq!(behind.find(ip("10.1.2.70")), link("10.1.2.9"));
+    assert_eq!(behind.find(ip("10.1.2.4")), link("10.1.2.4"));
+    for (own, len) in [("64.1.2.3", 1), ("10.1.2.3", 7), ("0.0.0.0", 32)] {
+        let wide = routes(&[(own, len)], &[]);
+        for bad in ["127.0.0.1", "0.0.0.1", "224.0.0.1", own] {
+            assert!(!wide.is_valid_source(ip(bad)), "{own}/{len}: {bad}");
+            assert!(!matches!(wide.find(ip(bad)), Some(Route::Link(_))), "{bad}");
+        }
+    }
+}
+
+#[test]
 fn without_a_gateway_only_the_link_is_reached() {
     let routes = routes(&[("10.1.2.3", 24)], &[]);
     assert_eq!(routes.find(ip("8.8.8.8")), None);
