@@ -5,6 +5,7 @@ pub mod common;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 use millrace_context::control_socket;
 use millrace_engine::config::MtuProbing;
@@ -36,6 +37,34 @@ pub struct Arguments {
     pub command: Command,
 }
 
+impl Arguments {
+    /// The command line of this process. Ends the process if there is an error in it.
+    pub fn of_this_process() -> Arguments {
+        Arguments::try_parse().unwrap_or_else(|error| {
+            // Nothing is left to do when standard error is closed.
+            let _ = error.print();
+            if let Some(hint) = missing_dashes(&error, std::env::args().nth(1).as_deref()) {
+                eprintln!("\n{hint}");
+            }
+            std::process::exit(error.exit_code())
+        })
+    }
+}
+
+/// What to write instead, if a program follows `millrace run` without `--`.
+fn missing_dashes(error: &clap::Error, command: Option<&str>) -> Option<String> {
+    let is_unknown = error.kind() == clap::error::ErrorKind::UnknownArgument;
+    if !is_unknown || command != Some("run") {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    (!word.starts_with('-')).then(|| {
+        format!("If {word} is the program, write `--` before it: millrace run [OPTIONS] -- {word}")
+    })
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program on millrace
@@ -44,6 +73,8 @@ pub enum Command {
     Up(UpArguments),
     /// End an engine
     Down(DownArguments),
+    /// Show the warnings of an engine that `up` started
+    Logs(crate::logs::LogsArguments),
     /// Change how many shards serve, while connections go on, or show what each of them has
     Scale(ScaleArguments),
     /// Show connections and listeners
@@ -91,7 +122,7 @@ pub struct LinkArguments {
     pub gateway: Vec<IpAddr>,
     /// Next hop for the destinations of a prefix, as in `--route 10.0.0.0/8 via 10.9.0.1`; the
     /// longest prefix counts; up to 32, each with the option again
-    #[arg(long, num_args = 3, value_names = ["PREFIX", "via", "IP"])]
+    #[arg(long, num_args = 1..=3, value_names = ["PREFIX", "via", "IP"])]
     pub route: Vec<String>,
     /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the link; others are
     /// passed over. A TAP device is then for a bridge, or for the kernel's own device of that LAN:
@@ -322,11 +353,11 @@ impl Cores {
 }
 
 /// A value of `--engine-user`.
-fn user(text: &str) -> Result<u32, String> {
+pub fn user(text: &str) -> Result<u32, String> {
     control_socket::user(text).ok_or_else(|| "there is no such user".to_owned())
 }
 
-fn engine_name(text: &str) -> Result<String, String> {
+pub fn engine_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(good) {
         return Err(

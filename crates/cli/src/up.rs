@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 
 use crate::arguments::{DownArguments, UpArguments};
-use crate::{client, engine_process};
+use crate::{client, engine_process, logs};
 
 /// How long an engine may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,7 +25,11 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
             Err(error) => Err(error.into()),
         };
     }
-    let (engine, device) = engine_process::spawn(&config, true)?;
+    let (file, log) = logs::create(&config.name)?;
+    let spawned = engine_process::spawn(&config, Some(file));
+    // Whoever starts the engine sees its first warnings; `millrace logs` shows the later ones.
+    eprint!("{}", std::fs::read_to_string(log).unwrap_or_default());
+    let (engine, device) = spawned?;
     let what = match (&config.link, device) {
         (Some(link), Some(device)) => format!("{} on {device}", link.addresses()),
         _ => "loopback".to_owned(),
@@ -53,5 +57,6 @@ pub fn down(arguments: &DownArguments) -> anyhow::Result<ExitCode> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    logs::remove_if_empty(&arguments.name, user);
     Ok(ExitCode::SUCCESS)
 }
