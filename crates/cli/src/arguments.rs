@@ -3,6 +3,7 @@
 pub mod common;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue};
@@ -71,6 +72,8 @@ pub enum Command {
     Run(RunArguments),
     /// Start an engine that stays, for programs to attach to
     Up(UpArguments),
+    /// Check, show or print a configuration file of `up`
+    Config(ConfigArguments),
     /// End an engine
     Down(DownArguments),
     /// Show the warnings of an engine that `up` started
@@ -225,17 +228,51 @@ pub struct RunArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  millrace up --name lab --link tap:lab0 --addr 10.8.0.2/24 --host-addr 10.8.0.1/24")]
+Examples:
+  millrace up --name lab --link tap:lab0 --addr 10.8.0.2/24 --host-addr 10.8.0.1/24
+  millrace up --config /etc/millrace/lab.toml")]
 pub struct UpArguments {
-    /// Name of the engine
-    #[arg(long, value_name = "NAME", value_parser = engine_name)]
-    pub name: String,
+    /// Name of the engine [default: with --config, the file's name without `.toml`]
+    #[arg(long, value_name = "NAME", value_parser = engine_name, required_unless_present = "config")]
+    pub name: Option<String>,
+    /// Read the flags from a file in TOML; those of the command line count where both have one.
+    /// `millrace config example` prints such a file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     pub link: LinkArguments,
     /// Stay in the foreground, and end on SIGINT or SIGTERM
     #[arg(long)]
     pub foreground: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A key is the name of a flag of `millrace up`, without the dashes: `addr = [\"10.8.0.2/24\"]`.
+
+Examples:
+  millrace config example > /etc/millrace/lab.toml
+  millrace config check /etc/millrace/lab.toml
+  millrace up --config /etc/millrace/lab.toml")]
+pub struct ConfigArguments {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Find the errors in a configuration file; start nothing
+    Check {
+        /// The configuration file
+        file: PathBuf,
+    },
+    /// Show every key that has a value: those of the file, and the defaults
+    Show {
+        /// The configuration file
+        file: PathBuf,
+    },
+    /// Print a configuration file with every key and what it means
+    Example,
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 mod addresses;
 mod arguments;
 mod client;
+mod config_file;
 mod doctor;
 mod engine_process;
 mod fabric;
@@ -10,6 +11,7 @@ mod link;
 mod load;
 mod logs;
 mod nic;
+mod notify;
 mod output;
 mod program;
 mod run;
@@ -28,7 +30,8 @@ const FAILED: u8 = 125;
 fn main() -> ExitCode {
     let outcome = match Arguments::of_this_process().command {
         Command::Run(arguments) => run::run(&arguments),
-        Command::Up(arguments) => up::up(&arguments),
+        Command::Up(arguments) => up::up(arguments),
+        Command::Config(arguments) => config_file::config(&arguments),
         Command::Down(arguments) => up::down(&arguments),
         Command::Logs(arguments) => logs::logs(&arguments),
         Command::Scale(arguments) => scale::scale(&arguments),
