@@ -3,8 +3,10 @@
 pub mod common;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 use millrace_context::control_socket;
 use millrace_engine::config::MtuProbing;
@@ -36,14 +38,46 @@ pub struct Arguments {
     pub command: Command,
 }
 
+impl Arguments {
+    /// The command line of this process. Ends the process if there is an error in it.
+    pub fn of_this_process() -> Arguments {
+        Arguments::try_parse().unwrap_or_else(|error| {
+            // Nothing is left to do when standard error is closed.
+            let _ = error.print();
+            if let Some(hint) = missing_dashes(&error, std::env::args().nth(1).as_deref()) {
+                eprintln!("\n{hint}");
+            }
+            std::process::exit(error.exit_code())
+        })
+    }
+}
+
+/// What to write instead, if a program follows `millrace run` without `--`.
+fn missing_dashes(error: &clap::Error, command: Option<&str>) -> Option<String> {
+    let is_unknown = error.kind() == clap::error::ErrorKind::UnknownArgument;
+    if !is_unknown || command != Some("run") {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    (!word.starts_with('-')).then(|| {
+        format!("If {word} is the program, write `--` before it: millrace run [OPTIONS] -- {word}")
+    })
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program on millrace
     Run(RunArguments),
     /// Start an engine that stays, for programs to attach to
     Up(UpArguments),
+    /// Check, show or print a configuration file of `up`
+    Config(ConfigArguments),
     /// End an engine
     Down(DownArguments),
+    /// Show the warnings of an engine that `up` started
+    Logs(crate::logs::LogsArguments),
     /// Change how many shards serve, while connections go on, or show what each of them has
     Scale(ScaleArguments),
     /// Show connections and listeners
@@ -91,7 +125,7 @@ pub struct LinkArguments {
     pub gateway: Vec<IpAddr>,
     /// Next hop for the destinations of a prefix, as in `--route 10.0.0.0/8 via 10.9.0.1`; the
     /// longest prefix counts; up to 32, each with the option again
-    #[arg(long, num_args = 3, value_names = ["PREFIX", "via", "IP"])]
+    #[arg(long, num_args = 1..=3, value_names = ["PREFIX", "via", "IP"])]
     pub route: Vec<String>,
     /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the link; others are
     /// passed over. A TAP device is then for a bridge, or for the kernel's own device of that LAN:
@@ -194,17 +228,51 @@ pub struct RunArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  millrace up --name lab --link tap:lab0 --addr 10.8.0.2/24 --host-addr 10.8.0.1/24")]
+Examples:
+  millrace up --name lab --link tap:lab0 --addr 10.8.0.2/24 --host-addr 10.8.0.1/24
+  millrace up --config /etc/millrace/lab.toml")]
 pub struct UpArguments {
-    /// Name of the engine
-    #[arg(long, value_name = "NAME", value_parser = engine_name)]
-    pub name: String,
+    /// Name of the engine [default: with --config, the file's name without `.toml`]
+    #[arg(long, value_name = "NAME", value_parser = engine_name, required_unless_present = "config")]
+    pub name: Option<String>,
+    /// Read the flags from a file in TOML; those of the command line count where both have one.
+    /// `millrace config example` prints such a file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     pub link: LinkArguments,
     /// Stay in the foreground, and end on SIGINT or SIGTERM
     #[arg(long)]
     pub foreground: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A key is the name of a flag of `millrace up`, without the dashes: `addr = [\"10.8.0.2/24\"]`.
+
+Examples:
+  millrace config example > /etc/millrace/lab.toml
+  millrace config check /etc/millrace/lab.toml
+  millrace up --config /etc/millrace/lab.toml")]
+pub struct ConfigArguments {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Find the errors in a configuration file; start nothing
+    Check {
+        /// The configuration file
+        file: PathBuf,
+    },
+    /// Show every key that has a value: those of the file, and the defaults
+    Show {
+        /// The configuration file
+        file: PathBuf,
+    },
+    /// Print a configuration file with every key and what it means
+    Example,
 }
 
 #[derive(Debug, Args)]
@@ -322,11 +390,11 @@ impl Cores {
 }
 
 /// A value of `--engine-user`.
-fn user(text: &str) -> Result<u32, String> {
+pub fn user(text: &str) -> Result<u32, String> {
     control_socket::user(text).ok_or_else(|| "there is no such user".to_owned())
 }
 
-fn engine_name(text: &str) -> Result<String, String> {
+pub fn engine_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(good) {
         return Err(

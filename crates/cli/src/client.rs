@@ -76,7 +76,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 }
 
 /// Where engines are looked for that are believed.
-fn directories(user: Option<u32>) -> Vec<Directory> {
+pub fn directories(user: Option<u32>) -> Vec<Directory> {
     let own = rustix::process::geteuid().as_raw();
     let mut all = Directory::all_of(user.unwrap_or(own));
     if user.is_none() && own != 0 {
@@ -113,12 +113,23 @@ pub fn new_name() -> anyhow::Result<String> {
     }
 }
 
+/// The engines in this network namespace, and those in others.
+fn here_and_elsewhere(user: Option<u32>) -> (Vec<Found>, Vec<Found>) {
+    let own = control_socket::network();
+    engines(user)
+        .into_iter()
+        .partition(|found| found.network.is_none() || found.network == own)
+}
+
+/// The names of the engines in this network namespace.
+pub fn names_here(user: Option<u32>) -> Vec<String> {
+    let (here, _) = here_and_elsewhere(user);
+    here.into_iter().map(|found| found.name).collect()
+}
+
 /// The engine meant when none is named: the only one in this network namespace.
 pub fn only_engine(user: Option<u32>) -> anyhow::Result<String> {
-    let own = control_socket::network();
-    let (here, elsewhere): (Vec<Found>, Vec<Found>) = engines(user)
-        .into_iter()
-        .partition(|found| found.network.is_none() || found.network == own);
+    let (here, elsewhere) = here_and_elsewhere(user);
     let list = |found: Vec<Found>| {
         let names: Vec<String> = found.into_iter().map(|found| found.name).collect();
         names.join(", ")

@@ -7,12 +7,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
-use millrace_engine::{Config, process};
+use millrace_engine::{Config, StartError, process};
+use millrace_port::{open, tap};
 
 use crate::arguments::EngineArguments;
+use crate::client;
 
-/// Starts an engine and waits until it can be used. Returns it and its device's name.
-pub fn spawn(config: &Config, detached: bool) -> anyhow::Result<(Child, Option<String>)> {
+/// Starts an engine and waits until it can be used. Returns it and its device's name. `log` takes
+/// the engine's messages in place of standard error.
+pub fn spawn(config: &Config, log: Option<File>) -> anyhow::Result<(Child, Option<String>)> {
     let json = serde_json::to_string(config)?;
     let mut command = Command::new("/proc/self/exe");
     command
@@ -22,8 +25,8 @@ pub fn spawn(config: &Config, detached: bool) -> anyhow::Result<(Child, Option<S
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     command.env_remove("LD_PRELOAD");
-    if detached {
-        command.stderr(Stdio::null());
+    if let Some(log) = log {
+        command.stderr(log);
     }
     // A terminal's SIGINT is for the program; the engine ends after it.
     process::detach(&mut command);
@@ -63,7 +66,7 @@ pub fn serve(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
     match millrace_engine::start(&config, ready) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            say(format!("failed {error}\n"));
+            say(format!("failed {error}{}\n", hint(&error)));
             Ok(ExitCode::FAILURE)
         }
     }
@@ -76,4 +79,18 @@ fn take_stdout() -> std::io::Result<File> {
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null)?;
     Ok(pipe.into())
+}
+
+/// The engines that already have the link that was wanted, for whoever meant one of them.
+fn hint(error: &StartError) -> String {
+    let StartError::Link(open::Error::Tap(tap::Error::PrefixInUse { .. })) = error else {
+        return String::new();
+    };
+    match client::names_here(None) {
+        names if names.is_empty() => String::new(),
+        names => format!(
+            "; running here: {}; attach to an engine with `millrace run --engine NAME -- PROGRAM`, or give another --addr",
+            names.join(", ")
+        ),
+    }
 }

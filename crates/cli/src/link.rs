@@ -188,13 +188,24 @@ fn both_ends(own: &mut Vec<Address>, given: &[Address]) -> anyhow::Result<Vec<Ad
     Ok(hosts)
 }
 
+/// The words of each --route. A route ends after three words, or where the next prefix begins.
+fn each_route(words: &[String]) -> Vec<String> {
+    let mut routes: Vec<Vec<&str>> = Vec::new();
+    for word in words.iter().flat_map(|word| word.split_whitespace()) {
+        match routes.last_mut() {
+            Some(route) if route.len() < 3 && !word.contains('/') => route.push(word),
+            _ => routes.push(vec![word]),
+        }
+    }
+    routes.iter().map(|route| route.join(" ")).collect()
+}
+
 /// The routes that --gateway and --route ask for, the longest prefix first.
 fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Route>> {
     let everything =
         |gateway: &IpAddr| (format!("--gateway {gateway}"), Route::default_via(*gateway));
     let mut wanted: Vec<_> = arguments.gateway.iter().map(everything).collect();
-    for words in arguments.route.chunks(3) {
-        let words = words.join(" ");
+    for words in each_route(&arguments.route) {
         let said = format!("--route {words}");
         let route: Route = words.parse().ok().with_context(|| {
             format!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1")
@@ -352,6 +363,11 @@ mod tests {
             ("--gateway 10.9.0.1 --gateway 10.9.0.3", "via 10.9.0.1"),
             ("--addr fd00:9::2/64 --gateway fd00:8::1", "fd00:8::1"),
             ("--route 10.0.0.0/8 by 10.9.0.1", "10.0.0.0/8 by 10.9.0.1"),
+            (
+                "--route 10.0.0.0/8 --route 10.1.0.0/16 via 10.9.0.1",
+                "--route 10.0.0.0/8 is not of the form --route 10.0.0.0/8 via",
+            ),
+            ("--addr 127.0.0.1/8", "127.0.0.1/8 is a loopback address"),
             ("--route 10.0.0.0/33 via 10.9.0.1", "10.0.0.0/33"),
             ("--route 10.0.0.1/8 via 10.9.0.1", "10.0.0.0/8"),
             (

@@ -3,12 +3,15 @@
 mod addresses;
 mod arguments;
 mod client;
+mod config_file;
 mod doctor;
 mod engine_process;
 mod fabric;
 mod link;
 mod load;
+mod logs;
 mod nic;
+mod notify;
 mod output;
 mod program;
 mod run;
@@ -19,18 +22,18 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use arguments::{Arguments, Command};
 
 /// Exit status when millrace itself fails, as `env` and `timeout` have it.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let outcome = match Arguments::of_this_process().command {
         Command::Run(arguments) => run::run(&arguments),
-        Command::Up(arguments) => up::up(&arguments),
+        Command::Up(arguments) => up::up(arguments),
+        Command::Config(arguments) => config_file::config(&arguments),
         Command::Down(arguments) => up::down(&arguments),
+        Command::Logs(arguments) => logs::logs(&arguments),
         Command::Scale(arguments) => scale::scale(&arguments),
         Command::Ss(arguments) => ss::ss(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),

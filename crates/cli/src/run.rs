@@ -53,7 +53,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         None => {
             let engine_name = client::new_name()?;
             let config = arguments.link.config(engine_name.clone(), true)?;
-            let (engine, device) = engine_process::spawn(&config, false)?;
+            let (engine, device) = engine_process::spawn(&config, None)?;
             keep_to(&topology::cores_of_programs(&config)?)?;
             if !arguments.quiet {
                 announce(&config, device.as_deref());

@@ -3,33 +3,40 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
+use millrace_engine::Config;
 
 use crate::arguments::{DownArguments, UpArguments};
-use crate::{client, engine_process};
+use crate::notify::Notifier;
+use crate::{client, config_file, engine_process, logs};
 
 /// How long an engine may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
-    let config = arguments.link.config(arguments.name.clone(), false)?;
+pub fn up(arguments: UpArguments) -> anyhow::Result<ExitCode> {
+    let arguments = config_file::merged(arguments)?;
+    let name = arguments.name.clone().context("give the engine a --name")?;
+    let config = arguments.link.config(name, false)?;
     ensure!(
         arguments.foreground || config.audit.as_deref() != Some("-"),
         "--audit - is standard error, which an engine in the background has not; give a file, or --foreground"
     );
     if arguments.foreground {
+        let manager = Notifier::open();
         return match millrace_engine::start(&config, |device| {
             println!("ready {}", device.unwrap_or("-"));
+            manager.ready(&served(&config, device));
         }) {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) => Err(error.into()),
         };
     }
-    let (engine, device) = engine_process::spawn(&config, true)?;
-    let what = match (&config.link, device) {
-        (Some(link), Some(device)) => format!("{} on {device}", link.addresses()),
-        _ => "loopback".to_owned(),
-    };
+    let (file, log) = logs::create(&config.name)?;
+    let spawned = engine_process::spawn(&config, Some(file));
+    // Whoever starts the engine sees its first warnings; `millrace logs` shows the later ones.
+    eprint!("{}", std::fs::read_to_string(log).unwrap_or_default());
+    let (engine, device) = spawned?;
+    let what = served(&config, device.as_deref());
     println!(
         "engine {} runs (pid {}): {what}; attach with `millrace run --engine {} -- PROGRAM`",
         config.name,
@@ -37,6 +44,14 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
         config.name
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an engine serves, for people.
+fn served(config: &Config, device: Option<&str>) -> String {
+    match (&config.link, device) {
+        (Some(link), Some(device)) => format!("{} on {device}", link.addresses()),
+        _ => "loopback".to_owned(),
+    }
 }
 
 pub fn down(arguments: &DownArguments) -> anyhow::Result<ExitCode> {
@@ -53,5 +68,6 @@ pub fn down(arguments: &DownArguments) -> anyhow::Result<ExitCode> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    logs::remove_if_empty(&arguments.name, user);
     Ok(ExitCode::SUCCESS)
 }

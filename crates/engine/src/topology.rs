@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use millrace_context::layout::SHARDS_MAX;
+use millrace_steer::Policy;
 
 pub use crate::config::Topology;
 
@@ -35,6 +36,16 @@ pub enum Error {
         "--topology mixed takes two --shards at least, one with a queue of the device and one without, and a device with more queues than I/O threads ({0}): take --topology auto"
     )]
     NotMixed(u16),
+    /// An order of virtual queues was asked for, and there are no such queues.
+    #[error(
+        "{flag} {order} is for a pipeline, and here the shards own the device's queues: give --topology pipeline, or leave {flag} out"
+    )]
+    NoQueues {
+        /// The flag that asks for it.
+        flag: &'static str,
+        /// The order.
+        order: String,
+    },
     /// I/O threads take a device.
     #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
     NoLink,
@@ -133,7 +144,19 @@ pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
         queues: queues(config),
         cores: &affinity::cores(),
     };
-    plan(asked, machine)
+    let plan = plan(asked, machine)?;
+    let orders = [
+        ("--schedule", &config.shard_schedule),
+        ("--io-schedule", &config.io_schedule),
+    ];
+    let default = Policy::default().to_string();
+    match orders.into_iter().find(|(_, order)| **order != default) {
+        Some((flag, order)) if plan.io.is_empty() => Err(Error::NoQueues {
+            flag,
+            order: order.clone(),
+        }),
+        _ => Ok(plan),
+    }
 }
 
 /// The cores that are left for programs. Empty: programs may run on any core.

@@ -17,6 +17,14 @@ on_millrace!(
     unknown_link_kind,
     malformed_addresses,
     missing_tun_device,
+    unreadable_tun_device,
+    no_privilege_to_create_a_device,
+    routes_without_a_gateway,
+    missing_dashes,
+    schedule_without_queues,
+    more_shards_than_cores,
+    default_address_of_another_engine,
+    engine_in_another_namespace,
     no_privilege,
     device_taken,
     address_taken,
@@ -167,8 +175,9 @@ fn missing_tun_device(world: &World) -> Result<()> {
     )
 }
 
-fn no_privilege(world: &World) -> Result<()> {
-    // A copy that everybody may read: the checkout may lie where only its owner looks.
+/// The words that run the command as a user without any right, from a copy that everybody may read:
+/// the checkout may lie where only its owner looks.
+fn as_nobody(world: &World) -> Result<String> {
     for name in ["millrace", "libmillrace_preload.so"] {
         compile::copy(
             millrace().with_file_name(name),
@@ -176,16 +185,140 @@ fn no_privilege(world: &World) -> Result<()> {
         )?;
     }
     let copy = world.directory().join("millrace");
-    let words = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        &copy.to_string_lossy(),
-        "run",
-        "--",
-        "true",
-    ];
+    Ok(format!(
+        "setpriv --reuid=65534 --regid=65534 --clear-groups {}",
+        copy.display()
+    ))
+}
+
+fn unreadable_tun_device(world: &World) -> Result<()> {
+    let line = format!(
+        "mount -t tmpfs none /dev/net && mknod -m 0600 /dev/net/tun c 10 200 && exec {} run -- true",
+        as_nobody(world)?
+    );
+    fails(
+        world,
+        process::command(&["unshare", "--mount", "sh", "-c", &line]),
+        125,
+        &["/dev/net/tun cannot be opened", "chmod 666 /dev/net/tun"],
+    )
+}
+
+fn no_privilege_to_create_a_device(world: &World) -> Result<()> {
+    let line = format!(
+        "mount -t tmpfs none /dev/net && mknod -m 0666 /dev/net/tun c 10 200 && exec {} run -- true",
+        as_nobody(world)?
+    );
+    fails(
+        world,
+        process::command(&["unshare", "--mount", "sh", "-c", &line]),
+        125,
+        &["no privilege to create a TAP device; run as root"],
+    )
+}
+
+fn routes_without_a_gateway(world: &World) -> Result<()> {
+    for (line, said) in [
+        (
+            "--route 10.0.0.0/8",
+            "--route 10.0.0.0/8 is not of the form",
+        ),
+        (
+            "--route 10.0.0.0/8 via",
+            "--route 10.0.0.0/8 via is not of the form",
+        ),
+        (
+            "--route 10.0.0.0/8 --route 10.1.0.0/16 via 10.9.0.1",
+            "--route 10.0.0.0/8 is not of the form",
+        ),
+    ] {
+        fails(
+            world,
+            millrace_line(world, &format!("run {line} -- true")),
+            125,
+            &[said, "via 10.9.0.1"],
+        )?;
+    }
+    Ok(())
+}
+
+fn missing_dashes(world: &World) -> Result<()> {
+    fails(
+        world,
+        millrace_line(world, "run --loopback nginx"),
+        2,
+        &["If nginx is the program, write `--` before it"],
+    )
+}
+
+fn schedule_without_queues(world: &World) -> Result<()> {
+    for flag in ["--schedule", "--io-schedule"] {
+        fails(
+            world,
+            millrace_line(world, &format!("run --topology rtc {flag} strict -- true")),
+            125,
+            &[&format!("{flag} strict is for a pipeline")],
+        )?;
+    }
+    Ok(())
+}
+
+fn more_shards_than_cores(world: &World) -> Result<()> {
+    let name = format!("e2e-crowd-{}", std::process::id());
+    let line = format!("up --name {name} --loopback --shards 64");
+    let up = world
+        .start_on_subject(millrace_line(world, &line))?
+        .wait(seconds(20))?;
+    let down = millrace_line(world, &format!("down --name {name}"));
+    world.start_on_subject(down)?.wait(seconds(15))?.success()?;
+    let cores = std::thread::available_parallelism()?.get();
+    let said = up.success()?.error_text();
+    ensure!(cores >= 64 || said.contains("64 shards on"), "{said}");
+    // The log stays.
+    let logs = millrace_line(world, &format!("logs --engine {name}"));
+    let shown = world.start_on_subject(logs)?.wait(seconds(10))?;
+    ensure!(shown.success()?.text() == said, "{said}");
+    Ok(())
+}
+
+fn default_address_of_another_engine(world: &World) -> Result<()> {
+    let name = format!("e2e-first-{}", std::process::id());
+    let up = millrace_line(world, &format!("up --name {name}"));
+    world.start_on_subject(up)?.wait(seconds(20))?.success()?;
+    let second = fails(
+        world,
+        millrace_line(world, "run -- true"),
+        125,
+        &[&name, "--engine NAME", "--addr"],
+    );
+    let down = millrace_line(world, &format!("down --name {name}"));
+    world.start_on_subject(down)?.wait(seconds(15))?.success()?;
+    second
+}
+
+fn engine_in_another_namespace(world: &World) -> Result<()> {
+    let engine = Engine::up(world)?;
+    let shown = format!(
+        "unshare --net {} ss 2>&1; unshare --net {} ss --engine {}",
+        millrace().display(),
+        millrace().display(),
+        engine.name()
+    );
+    let ended = world
+        .start_on_subject(process::command(&["sh", "-c", &shown]))?
+        .wait(seconds(20))?
+        .success()?;
+    let said = ended.text();
+    ensure!(
+        said.contains("no engine runs in this network namespace") && said.contains(engine.name()),
+        "{said}"
+    );
+    engine.down(world)
+}
+
+fn no_privilege(world: &World) -> Result<()> {
+    let line = format!("{} run -- true", as_nobody(world)?);
+    let words: Vec<&str> = line.split_whitespace().collect();
     fails(world, process::command(&words), 125, &["root"])
 }
 

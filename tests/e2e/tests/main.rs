@@ -6,6 +6,7 @@ mod bound;
 mod busy_poll;
 mod bypass;
 mod clients;
+mod configuration;
 mod connections;
 mod devices;
 mod examples;

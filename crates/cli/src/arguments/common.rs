@@ -46,6 +46,11 @@ pub fn address(text: &str) -> Result<(IpAddr, u8), String> {
         let prefix: Prefix = text
             .parse()
             .map_err(|error: millrace_port::spec::Error| error.to_string())?;
+        if prefix.address.is_loopback() {
+            return Err(format!(
+                "{text} is a loopback address, which no link can have; leave it out and give --loopback, which serves 127.0.0.0/8"
+            ));
+        }
         return Ok((prefix.address.into(), prefix.len));
     };
     let special = ip.is_unspecified()

@@ -14,15 +14,25 @@ pub enum Error {
          (`--device /dev/net/tun`)"
     )]
     NoDriver,
+    /// The file of the driver is there, and this process may not open it.
+    #[error(
+        "/dev/net/tun cannot be opened to read and write ({source}); give this user access (`chmod 666 /dev/net/tun` as root), or \
+         hand the device to the container (`--device /dev/net/tun`)"
+    )]
+    Unreadable {
+        /// What the kernel says.
+        source: io::Error,
+    },
     /// The process may not create or configure network devices.
     #[error(
-        "no privilege to {operation} `{name}`; run as root or with CAP_NET_ADMIN, or in a user namespace with a network of its \
-         own (`unshare --map-root-user --net`)"
+        "no privilege to {operation}{}; run as root or with CAP_NET_ADMIN, or in a user namespace with a network of its \
+         own (`unshare --map-root-user --net`)",
+        quoted(name)
     )]
     NoPrivilege {
         /// What was refused.
         operation: &'static str,
-        /// The device.
+        /// The device. Empty: the kernel was to choose its name.
         name: String,
     },
     /// Not a name for a device.
@@ -61,11 +71,11 @@ pub enum Error {
         queues: u16,
     },
     /// Anything else that the kernel refuses.
-    #[error("cannot {operation} `{name}`: {source}")]
+    #[error("cannot {operation}{}: {source}", quoted(name))]
     System {
         /// What was refused.
         operation: &'static str,
-        /// The device.
+        /// The device. Empty: the kernel was to choose its name.
         name: String,
         /// What the kernel says.
         source: io::Error,
@@ -84,5 +94,13 @@ impl Error {
                 source,
             },
         }
+    }
+}
+
+/// The name of a device at the end of what was to be done with it, if it has one.
+fn quoted(name: &str) -> String {
+    match name {
+        "" => String::new(),
+        name => format!(" `{name}`"),
     }
 }

@@ -71,10 +71,17 @@ pub(super) fn set_up(name: &str, config: &Config) -> Result<(), Error> {
         libc::SIOCSIFMTU as libc::Ioctl,
         Request::about(name).int(config.mtu.into()),
     )?;
-    call(
+    // The kernel lets only the machine's own root change this. The driver's default (500 frames)
+    // serves as well.
+    let queue_len = interface_call(
+        socket.as_fd(),
         libc::SIOCSIFTXQLEN as libc::Ioctl,
-        Request::about(name).int(config.tx_queue_len),
-    )?;
+        &mut Request::about(name).int(config.tx_queue_len),
+    );
+    match queue_len {
+        Err(error) if error.raw_os_error() != Some(libc::EPERM) => return Err(fail(error)),
+        _ => {}
+    }
     let index = call(libc::SIOCGIFINDEX as libc::Ioctl, Request::about(name))?.number();
     let netlink = address::socket().map_err(fail)?;
     for &(ip, bits) in &config.hosts {

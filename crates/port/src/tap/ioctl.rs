@@ -67,8 +67,11 @@ pub(crate) enum Kind {
 }
 
 fn open_queue(kind: Kind, name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
-    let operation = "create the TAP device";
-    let fail = |error| Error::system(operation, name, error);
+    // Nobody who reads a message has typed the pattern.
+    let fail = |error| match name.contains("%d") {
+        true => Error::system("create a TAP device", "", error),
+        false => Error::system("create the TAP device", name, error),
+    };
     let descriptor: OwnedFd = OpenOptions::new()
         .read(true)
         .write(true)
@@ -76,6 +79,7 @@ fn open_queue(kind: Kind, name: &str, flags: c_int) -> Result<(OwnedFd, String),
         .open("/dev/net/tun")
         .map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::NoDriver,
+            Some(libc::EACCES | libc::EPERM) => Error::Unreadable { source: error },
             _ => fail(error),
         })?
         .into();

@@ -90,9 +90,8 @@ impl<M: Memory> Shard<M> {
                     }
                 }
             }
-            let is_done = !self.tcp.has_output()
-                && !self.udp.has_output()
-                && !self.base.network.has_output();
+            let is_done =
+                !self.tcp.has_output() && !self.udp.has_output() && !self.base.network.has_output();
             if is_done {
                 return true;
             }
