@@ -171,6 +171,7 @@ impl Network {
     }
 
     /// The address to send from to `destination`; `None` while IPv6 has none that may be used.
+    #[inline]
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         match destination {
             IpAddr::V4(destination) => Some(self.v4.source_for(destination).into()),
@@ -191,6 +192,7 @@ impl Network {
     }
 
     /// The MTU of the first link on the way to `remote`; `None` when there is no route.
+    #[inline(always)]
     pub fn first_mtu(&self, env: &Env, remote: IpAddr) -> Option<u16> {
         Some(match (self.route(remote)?, remote) {
             (Route::Local, _) => LOOPBACK_MTU,
@@ -201,7 +203,7 @@ impl Network {
 
     /// The neighbour that leads to `remote`, for a connection that is about to use it.
     /// [`Handle::NONE`] when the table is full or `remote` is this host.
-    #[inline]
+    #[inline(always)]
     pub fn first_hop(
         &mut self,
         counters: &mut Counters,
@@ -505,6 +507,7 @@ impl Network {
     }
 
     /// Queues a reply for the next transmit.
+    #[inline(always)]
     pub fn reply(&mut self, counters: &mut Counters, reply: Reply) {
         self.replies.push(counters, reply);
     }

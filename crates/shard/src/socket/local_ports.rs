@@ -289,6 +289,7 @@ impl Ports {
     /// when those are scarce, all are searched, and `acceptable` will do. (RFC 6056 3.3.1, but
     /// among the half that was used longest ago, so that a new connection does not meet its
     /// predecessor in TIME-WAIT at the peer.)
+    #[inline(always)]
     pub fn choose(
         &mut self,
         secrets: &mut Secrets,

@@ -139,6 +139,7 @@ impl Tcp {
     }
 
     /// The socket at `index` has begun to connect.
+    #[inline(always)]
     fn begun<M: Memory>(
         &mut self,
         base: &mut Base<M>,

@@ -316,6 +316,7 @@ impl Tcp {
     }
 
     /// Closes the socket at `index` for streams, which no program holds any more.
+    #[inline(always)]
     pub(crate) fn discard_stream<M: Memory>(
         &mut self,
         base: &mut Base<M>,
