@@ -1,6 +1,7 @@
 //! How a link is named on the command line, in configuration and in programs; addresses and routes
 //! on it.
 
+mod fabric;
 mod route;
 mod xdp;
 
@@ -8,6 +9,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+pub use fabric::Fabric;
 pub use route::{Route, parse_prefix};
 pub use xdp::{BusyPoll, Mode, Xdp};
 
@@ -55,6 +57,9 @@ pub enum Spec {
     },
     /// `xdp:NAME`, with options after commas.
     Xdp(Xdp),
+    /// `fabric:NODE`, with options after commas: messages between nodes. It is opened by those who
+    /// know messages: the engine and the library, not [`crate::open`].
+    Fabric(Fabric),
     /// `pair`: two ends in memory, of which the program has both.
     Pair,
     /// `packets`: IP packets that the program passes in and takes out itself.
@@ -69,7 +74,7 @@ pub enum Error {
     #[error(
         "there is no link `{0}`; the kinds are: tap or tap:NAME (a TAP device), tun or tun:NAME (a TUN device; tun:NAME,attach takes one that is there), \
          packet:NAME (a network device that is there already, by packet sockets), macvtap:NAME (such a device, by a macvtap device on top of it), \
-         xdp:NAME (such a device, by AF_XDP sockets), pair (two ends in memory), packets (IP packets that the program passes itself)"
+         xdp:NAME (such a device, by AF_XDP sockets), fabric:NODE (messages between nodes), pair (two ends in memory), packets (IP packets that the program passes itself)"
     )]
     Kind(String),
     /// An option that does not exist.
@@ -77,6 +82,12 @@ pub enum Error {
         "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, busy-poll=auto, on or off, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
     )]
     Option(String),
+    /// An option that does not exist.
+    #[error(
+        "`{0}` is no option of a link of messages; there are fabric:NODE (0 to 65535), mtu=N, inline, elide and batch=on or off, dir=PATH, peer=ADDRESS@NODE, and at last over=tap, packet, macvtap or xdp, \
+         as in fabric:7,mtu=1500,over=packet:eth0"
+    )]
+    FabricOption(String),
     /// No name that Linux gives to a network device.
     #[error("`{0}` cannot name a network device; take 1 to 15 letters, digits, `.`, `_` or `-`")]
     Name(String),
@@ -111,6 +122,7 @@ impl Spec {
             Spec::Packet { .. } => "packet",
             Spec::Macvtap { .. } => "macvtap",
             Spec::Xdp(_) => "xdp",
+            Spec::Fabric(_) => "fabric",
             Spec::Pair => "pair",
             Spec::Packets => "packets",
         }
@@ -130,7 +142,7 @@ impl Spec {
                 Some(name)
             }
             Spec::Xdp(xdp) => Some(&xdp.name),
-            Spec::Pair | Spec::Packets => None,
+            Spec::Fabric(_) | Spec::Pair | Spec::Packets => None,
         }
     }
 
@@ -234,7 +246,7 @@ impl Spec {
                 let there = crate::device::queues(name);
                 Some(queues.map_or(there, |queues| queues.min(there)))
             }
-            Spec::AttachedTun { .. } | Spec::Pair | Spec::Packets => Some(1),
+            Spec::AttachedTun { .. } | Spec::Fabric(_) | Spec::Pair | Spec::Packets => Some(1),
             _ => None,
         }
     }
@@ -262,6 +274,7 @@ impl FromStr for Spec {
             ("packet", Some(rest)) => Spec::Packet { name: named(rest)? },
             ("macvtap", Some(rest)) => Spec::Macvtap { name: named(rest)? },
             ("xdp", Some(rest)) => Spec::Xdp(rest.parse()?),
+            ("fabric", Some(rest)) => Spec::Fabric(rest.parse()?),
             ("pair", None) => Spec::Pair,
             ("packets", None) => Spec::Packets,
             _ => return Err(Error::Kind(kind.to_owned())),
@@ -280,6 +293,7 @@ impl fmt::Display for Spec {
             Spec::Packet { name } => write!(f, "packet:{name}"),
             Spec::Macvtap { name } => write!(f, "macvtap:{name}"),
             Spec::Xdp(xdp) => write!(f, "xdp:{xdp}"),
+            Spec::Fabric(fabric) => write!(f, "fabric:{fabric}"),
             Spec::Pair => f.write_str("pair"),
             Spec::Packets => f.write_str("packets"),
         }
@@ -462,6 +476,36 @@ mod tests {
             "xdp:eth0,mode=generic",
             "xdp:eth0,mode=copy,busy-poll=on",
             "xdp:eth0,address=shared",
+        ] {
+            assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn options_of_messages_are_checked() {
+        for option in [
+            "",
+            "mtu=67",
+            "mtu=70000",
+            "inline=yes",
+            "elide",
+            "dir=",
+            "peer=10.0.0.1",
+            "peer=10.0.0.1@70000",
+            "speed=1",
+            "over=pair",
+            "over=fabric:8",
+            "over=xdp:eth0,address=shared",
+        ] {
+            let text = format!("fabric:7,{option}");
+            let error = Error::FabricOption(option.to_owned());
+            assert_eq!(text.parse::<Spec>(), Err(error), "{text}");
+        }
+        for text in [
+            "fabric:7",
+            "fabric:65535,mtu=9000,inline=off,elide=off,batch=off",
+            "fabric:7,dir=/run/x,peer=10.0.0.2@8,peer=fd00::9@9",
+            "fabric:7,mtu=1500,over=xdp:eth0,queues=1",
         ] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
         }
