@@ -57,8 +57,8 @@ pub enum Spec {
     },
     /// `xdp:NAME`, with options after commas.
     Xdp(Xdp),
-    /// `fabric:NODE`, with options after commas: messages between nodes. It is opened by those who
-    /// know messages: the engine and the library, not [`crate::open`].
+    /// `fabric:NODE`, with options after commas: messages between nodes. Whoever knows messages
+    /// opens it (`millrace fabric ip` does); [`crate::open`] does not.
     Fabric(Fabric),
     /// `pair`: two ends in memory, of which the program has both.
     Pair,
