@@ -1,14 +1,18 @@
 //! `millrace fabric`: user-level messages between processes of this host, and between hosts.
 
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use millrace_fabric::ip::{self, Bridge};
 use millrace_fabric::shm::{self, Directory, OpenError};
 use millrace_fabric::{Channel, Limits, Payload, Port, PortName, Received, Sent};
-use millrace_port::spec::Spec;
+use millrace_port::spec::{Spec, parse_prefix};
+use millrace_port::{tap, tun};
 
+use crate::addresses::Address;
 use crate::output::print;
 
 /// How long a peer may take to answer.
@@ -32,6 +36,7 @@ Examples:
   millrace fabric bandwidth 0.7 --size 65536
   millrace fabric serve 7.1 --link packet:eth0    # on one host
   millrace fabric ping 7.1 --link packet:eth0     # on another one
+  millrace fabric ip fabric:1 --addr 10.66.0.1/24 # see millrace fabric ip --help
 
 Ports are named NODE.PORT. Without --link they are processes of the same user on this host, and no
 privilege is needed. With --link they are on hosts of one Ethernet, and each process is a node.")]
@@ -39,6 +44,17 @@ pub struct FabricArguments {
     #[command(subcommand)]
     command: FabricCommand,
 }
+
+const IP_HELP: &str = "\
+Examples: two network namespaces of one host, then two hosts
+  ip netns exec mr-a millrace fabric ip fabric:1 --addr 10.66.0.1/24 &
+  ip netns exec mr-b millrace fabric ip fabric:2 --addr 10.66.0.2/24 &
+  ip netns exec mr-a curl http://10.66.0.2/
+
+  millrace fabric ip fabric:1,over=packet:eth0 --addr 10.66.0.1/24
+  millrace fabric ip fabric:2,over=packet:eth0 --addr 10.66.0.2/24
+
+Nodes tell each other their addresses. The device is gone when the process ends.";
 
 #[derive(Debug, Subcommand)]
 enum FabricCommand {
@@ -75,6 +91,19 @@ enum FabricCommand {
         size: u32,
         #[command(flatten)]
         from: From,
+    },
+    /// Make a device of the kernel's whose packets are messages, until the process is ended
+    #[command(after_help = IP_HELP)]
+    Ip {
+        /// The node, with options: fabric:NODE[,mtu=N][,inline=off][,elide=off][,batch=off][,dir=PATH][,peer=ADDRESS@NODE]...[,over=LINK]
+        #[arg(value_name = "FABRIC")]
+        fabric: Spec,
+        /// An address of the kernel's on the device; may be given again
+        #[arg(long, value_name = "IP/BITS", required = true, value_parser = parse_prefix)]
+        addr: Vec<Address>,
+        /// Name of the device
+        #[arg(long, default_value = "mrfab0")]
+        device: String,
     },
     /// Show the ports that processes of this user have
     List,
@@ -125,6 +154,11 @@ pub fn fabric(arguments: &FabricArguments) -> anyhow::Result<ExitCode> {
             size,
             from,
         } => bandwidth(from.open(*port)?, *port, *count, *size as usize)?,
+        FabricCommand::Ip {
+            fabric,
+            addr,
+            device,
+        } => ip(fabric, addr, device)?,
         FabricCommand::List => {
             let names = Directory::of_user().list().context("listing ports")?;
             let lines = names.iter().map(|name| format!("{name}\n"));
@@ -136,7 +170,7 @@ pub fn fabric(arguments: &FabricArguments) -> anyhow::Result<ExitCode> {
 
 /// A port for the time of a test: the first that is free from the top.
 fn own_port(node: u16) -> anyhow::Result<shm::Port> {
-    for number in (u16::MAX - 256..=u16::MAX).rev() {
+    for number in (u16::MAX - 256..u16::MAX).rev() {
         match shm::Port::open(PortName::new(node, number), Limits::default()) {
             Err(OpenError::NameTaken(_)) => {}
             port => return Ok(port?),
@@ -168,6 +202,28 @@ fn serve(name: PortName, link: Option<&Spec>) -> anyhow::Result<()> {
         }
         // A peer that is gone gets no answer; that is its own affair.
         while port.poll_sent().is_some() {}
+    }
+}
+
+/// Moves packets between a TUN device and the fabric.
+fn ip(fabric: &Spec, addresses: &[Address], device: &str) -> anyhow::Result<()> {
+    let Spec::Fabric(fabric) = fabric else {
+        bail!("{fabric} is no link of messages: give fabric:NODE, as in fabric:1");
+    };
+    let own: Vec<IpAddr> = addresses.iter().map(|(ip, _)| *ip).collect();
+    let module = ip::open(fabric, &own)?;
+    let mut devices = tun::open(&tap::Config {
+        name: Some(device.to_owned()),
+        hosts: addresses.to_vec(),
+        mtu: module.config().mtu,
+        ..tap::Config::default()
+    })?;
+    let mut bridge = Bridge::new(module, devices.swap_remove(0));
+    println!("node {} is on {device}", fabric.node);
+    loop {
+        if bridge.step()? == 0 {
+            bridge.wait()?;
+        }
     }
 }
 

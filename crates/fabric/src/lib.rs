@@ -73,6 +73,7 @@ mod buffers;
 mod crc32c;
 mod endpoint;
 pub mod ethernet;
+pub mod ip;
 mod port;
 mod queues;
 mod record;

@@ -35,20 +35,20 @@ use crate::{ethernet, shm};
 #[derive(Debug)]
 pub enum Port {
     /// In memory that pairs of ports share.
-    Shared(shm::Port),
+    Shared(Box<shm::Port>),
     /// On a link.
-    Ethernet(ethernet::Port),
+    Ethernet(Box<ethernet::Port>),
 }
 
 impl From<shm::Port> for Port {
     fn from(port: shm::Port) -> Port {
-        Port::Shared(port)
+        Port::Shared(Box::new(port))
     }
 }
 
 impl From<ethernet::Port> for Port {
     fn from(port: ethernet::Port) -> Port {
-        Port::Ethernet(port)
+        Port::Ethernet(Box::new(port))
     }
 }
 
@@ -96,6 +96,12 @@ impl Port {
     /// The ports that it speaks with.
     pub fn peers(&self) -> Vec<PortName> {
         either!(self, port => port.peers(), port => port.endpoint().remotes())
+    }
+
+    /// The ports of that number that are there, but this one; on a link, the others are told of
+    /// this one.
+    pub(crate) fn present(&mut self, number: u16) -> Vec<PortName> {
+        either!(self, port => port.present(number), port => port.present(number))
     }
 
     /// As [`Endpoint::register`](crate::Endpoint::register).

@@ -328,7 +328,7 @@ pub fn open(spec: &Spec, options: &Options) -> Result<Opened, Error> {
         Spec::Macvtap { .. } => return Err(not_built(spec)),
         #[cfg(not(feature = "xdp"))]
         Spec::Xdp(_) => return Err(not_built(spec)),
-        Spec::Pair | Spec::Packets => return Err(Error::NoDevice(spec.clone())),
+        Spec::Fabric(_) | Spec::Pair | Spec::Packets => return Err(Error::NoDevice(spec.clone())),
     })
 }
 

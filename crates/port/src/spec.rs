@@ -3,6 +3,7 @@
 
 mod device_name;
 mod error;
+mod fabric;
 mod prefix;
 mod route;
 mod xdp;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 
 pub use device_name::check_device_name;
 pub use error::Error;
+pub use fabric::Fabric;
 pub use prefix::Prefix;
 pub use route::{Route, parse_prefix};
 pub use xdp::{BusyPoll, Mode, Xdp};
@@ -60,6 +62,9 @@ pub enum Spec {
     },
     /// `xdp:NAME`, with options after commas.
     Xdp(Xdp),
+    /// `fabric:NODE`, with options after commas: messages between nodes. Whoever knows messages
+    /// opens it (`millrace fabric ip` does); [`crate::open`] does not.
+    Fabric(Fabric),
     /// `pair`: two ends in memory, of which the program has both.
     Pair,
     /// `packets`: IP packets that the program passes in and takes out itself.
@@ -81,6 +86,7 @@ impl Spec {
             Spec::Packet { .. } => "packet",
             Spec::Macvtap { .. } => "macvtap",
             Spec::Xdp(_) => "xdp",
+            Spec::Fabric(_) => "fabric",
             Spec::Pair => "pair",
             Spec::Packets => "packets",
         }
@@ -100,7 +106,7 @@ impl Spec {
                 Some(name)
             }
             Spec::Xdp(xdp) => Some(&xdp.name),
-            Spec::Pair | Spec::Packets => None,
+            Spec::Fabric(_) | Spec::Pair | Spec::Packets => None,
         }
     }
 
@@ -204,7 +210,7 @@ impl Spec {
                 let there = crate::device::queues(name);
                 Some(queues.map_or(there, |queues| queues.min(there)))
             }
-            Spec::AttachedTun { .. } | Spec::Pair | Spec::Packets => Some(1),
+            Spec::AttachedTun { .. } | Spec::Fabric(_) | Spec::Pair | Spec::Packets => Some(1),
             _ => None,
         }
     }
@@ -232,6 +238,7 @@ impl FromStr for Spec {
             ("packet", Some(rest)) => Spec::Packet { name: named(rest)? },
             ("macvtap", Some(rest)) => Spec::Macvtap { name: named(rest)? },
             ("xdp", Some(rest)) => Spec::Xdp(rest.parse()?),
+            ("fabric", Some(rest)) => Spec::Fabric(rest.parse()?),
             ("pair", None) => Spec::Pair,
             ("packets", None) => Spec::Packets,
             _ => return Err(Error::Kind(kind.to_owned())),
@@ -250,6 +257,7 @@ impl fmt::Display for Spec {
             Spec::Packet { name } => write!(f, "packet:{name}"),
             Spec::Macvtap { name } => write!(f, "macvtap:{name}"),
             Spec::Xdp(xdp) => write!(f, "xdp:{xdp}"),
+            Spec::Fabric(fabric) => write!(f, "fabric:{fabric}"),
             Spec::Pair => f.write_str("pair"),
             Spec::Packets => f.write_str("packets"),
         }
@@ -345,6 +353,36 @@ mod tests {
             "xdp:eth0,mode=generic",
             "xdp:eth0,mode=copy,busy-poll=on",
             "xdp:eth0,address=shared",
+        ] {
+            assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn options_of_messages_are_checked() {
+        for option in [
+            "",
+            "mtu=67",
+            "mtu=70000",
+            "inline=yes",
+            "elide",
+            "dir=",
+            "peer=10.0.0.1",
+            "peer=10.0.0.1@70000",
+            "speed=1",
+            "over=pair",
+            "over=fabric:8",
+            "over=xdp:eth0,address=shared",
+        ] {
+            let text = format!("fabric:7,{option}");
+            let error = Error::FabricOption(option.to_owned());
+            assert_eq!(text.parse::<Spec>(), Err(error), "{text}");
+        }
+        for text in [
+            "fabric:7",
+            "fabric:65535,mtu=9000,inline=off,elide=off,batch=off",
+            "fabric:7,dir=/run/x,peer=10.0.0.2@8,peer=fd00::9@9",
+            "fabric:7,mtu=1500,over=xdp:eth0,queues=1",
         ] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
         }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::{self, EtherType, Mac};
+use millrace_wire::vnet::VnetHeader;
 
 use crate::queue::Queue;
 use crate::tap::ioctl::{self, Kind};
@@ -63,6 +64,25 @@ impl Tun {
     /// Name of the device.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Receives one packet, with what is left undone in it: for those who pass it on. Offsets count
+    /// from its first byte. None when there is none now.
+    ///
+    /// # Errors
+    /// As [`Port::receive`].
+    pub fn receive_packet(&mut self, buffer: &mut [u8]) -> io::Result<Option<(VnetHeader, usize)>> {
+        let received = self.queue.receive_parts(buffer, &mut [])?;
+        Ok(received.map(|packet| (packet.vnet, packet.len)))
+    }
+
+    /// Sends one packet that was received elsewhere. False when it could not be sent: it is dropped
+    /// and counted.
+    ///
+    /// # Errors
+    /// As [`Port::send`].
+    pub fn send_packet(&mut self, vnet: &VnetHeader, packet: &[u8]) -> io::Result<bool> {
+        self.queue.send_parts(packet, &[], vnet)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Messages between two hosts over a veth pair, by packet sockets.
 
+use std::path::Path;
+
 use millrace_e2e::directory::Directory;
 use millrace_e2e::namespace::Namespace;
 use millrace_e2e::{
@@ -67,4 +69,100 @@ fn a_node_that_is_not_there_is_named() -> Result<()> {
         "{said}"
     );
     Ok(())
+}
+
+/// Addresses of the hosts on the fabric.
+const IPS: [&str; 2] = ["10.66.9.1", "10.66.9.2"];
+
+/// A device of the kernel's on each host, by the fabric with these options.
+fn devices(lab: &Lab, options: [&str; 2]) -> Result<Vec<Process>> {
+    let mut bridges = Vec::new();
+    for (at, host) in [&lab.one, &lab.two].into_iter().enumerate() {
+        let (node, options, ip) = (at + 1, options[at], IPS[at]);
+        let words = format!("fabric ip fabric:{node}{options} --addr {ip}/24");
+        bridges.push(lab.millrace(host, &words)?);
+    }
+    wait_until("both hosts reach each other", seconds(20), || {
+        for bridge in &mut bridges {
+            bridge.ensure_not_failed()?;
+        }
+        // Nobody listens there: the answer is a RST.
+        let to = std::net::SocketAddr::new(IPS[1].parse()?, 9);
+        let tried = lab
+            .one
+            .enter(|| std::net::TcpStream::connect_timeout(&to, seconds(1)));
+        let error = tried.expect_err("nobody listens");
+        Ok(error.kind() == std::io::ErrorKind::ConnectionRefused)
+    })?;
+    Ok(bridges)
+}
+
+/// Unmodified programs of the kernel's stack run over the fabric.
+fn run_programs(lab: &Lab) -> Result<()> {
+    let large = lab.directory.join("large");
+    millrace_e2e::content::write_file(&large, 19, 3_000_000)?;
+    let place = lab
+        .directory
+        .to_str()
+        .context("the path of the directory")?;
+    let serve = ["/usr/bin/python3", "-m", "http.server", "8000", "-d", place];
+    let mut server = Process::spawn(&lab.two, &lab.directory, command(&serve))?;
+    let copy = format!("{place}/copy");
+    let url = format!("http://{}:8000/large", IPS[1]);
+    let fetch = [
+        "curl",
+        "-sf",
+        "--retry",
+        "20",
+        "--retry-connrefused",
+        "--retry-delay",
+        "1",
+    ];
+    let fetch: Vec<&str> = fetch.into_iter().chain(["-o", &copy, &url]).collect();
+    let fetched = Process::spawn(&lab.one, &lab.directory, command(&fetch))?;
+    fetched.wait(seconds(60))?.success()?;
+    server.ensure_not_failed()?;
+    millrace_e2e::content::ensure_same(&large, Path::new(&copy))?;
+    for direction in ["-4", "-R"] {
+        let serve = ["iperf3", "-s", "-1", "--forceflush"];
+        let server = Process::spawn(&lab.two, &lab.directory, command(&serve))?;
+        wait_until("iperf3 listens", seconds(10), || {
+            Ok(server.stdout().contains("listening"))
+        })?;
+        let client = ["iperf3", "-c", IPS[1], "-n", "20M", direction];
+        let client = Process::spawn(&lab.one, &lab.directory, command(&client))?;
+        client.wait(seconds(60))?.success()?;
+        server.wait(seconds(20))?.success()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_of_two_hosts_run_over_messages_over_veth() -> Result<()> {
+    let lab = Lab::new()?;
+    let mut bridges = devices(&lab, [",over=packet:veth0"; 2])?;
+    run_programs(&lab)?;
+    bridges.iter_mut().try_for_each(Process::ensure_not_failed)
+}
+
+#[test]
+fn programs_of_two_namespaces_run_over_shared_memory() -> Result<()> {
+    let lab = Lab::new()?;
+    let place = format!(",dir={}", lab.directory.join("ports").display());
+    let mut bridges = devices(&lab, [&place; 2])?;
+    run_programs(&lab)?;
+    bridges.iter_mut().try_for_each(Process::ensure_not_failed)
+}
+
+#[test]
+fn programs_run_with_all_that_is_fast_switched_off() -> Result<()> {
+    let lab = Lab::new()?;
+    let place = lab.directory.join("ports");
+    let options = format!(
+        ",mtu=1500,inline=off,elide=off,batch=off,dir={}",
+        place.display()
+    );
+    let mut bridges = devices(&lab, [&options; 2])?;
+    run_programs(&lab)?;
+    bridges.iter_mut().try_for_each(Process::ensure_not_failed)
 }

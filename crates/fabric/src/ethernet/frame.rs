@@ -4,7 +4,7 @@
 //! at  bytes  field
 //!  0    14   Ethernet: destination, source, EtherType 0x88b5 (IEEE 802 local experimental 1)
 //!  0     1   version, 1                         offsets from here on are behind the Ethernet header
-//!  1     1   type: 1 hello, 2 welcome, 3 confirm, 4 data, 5 ack, 6 reset
+//!  1     1   type: 1 hello, 2 welcome, 3 confirm, 4 data, 5 ack, 6 reset, 7 presence
 //!  2     2   bytes of records behind this header; what is behind them is padding
 //!  4     4   CRC32C of header and records, with 0 in this field
 //!  8     4   source: node, port
@@ -63,15 +63,18 @@ pub enum Kind {
     Ack,
     /// Ends a session, or says that there is none.
     Reset,
+    /// Tells all stations that the source is there.
+    Presence,
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Hello,
     Kind::Welcome,
     Kind::Confirm,
     Kind::Data,
     Kind::Ack,
     Kind::Reset,
+    Kind::Presence,
 ];
 
 /// The header of a frame, without length and CRC.

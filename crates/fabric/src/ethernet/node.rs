@@ -22,6 +22,9 @@ const ANSWERS_MAX: usize = 64;
 /// Epochs of sessions that have ended and do not begin again when an old frame is repeated.
 const ENDED_MAX: usize = 256;
 
+/// Ports of other nodes that have told that they are there.
+const PRESENT_MAX: usize = 256;
+
 /// What a node has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeCounters {
@@ -76,6 +79,8 @@ pub struct Node {
     answers: VecDeque<(Header, Mac)>,
     ended: VecDeque<u64>,
     counters: NodeCounters,
+    /// Ports of other nodes that have told that they are there, the last one last.
+    present: VecDeque<PortName>,
     /// Memory for a frame to be sent, and for the numbers of the ports.
     frame: Vec<u8>,
     numbers: Vec<u16>,
@@ -102,6 +107,7 @@ impl Node {
             answers: VecDeque::new(),
             ended: VecDeque::new(),
             counters: NodeCounters::default(),
+            present: VecDeque::new(),
             frame: Vec::new(),
             numbers: Vec::new(),
         }
@@ -125,6 +131,42 @@ impl Node {
     /// A port, to be changed.
     pub fn port(&mut self, port: u16) -> Option<&mut Endpoint<Link>> {
         self.ports.get_mut(&port)
+    }
+
+    /// Tells all stations that a port of this node is there.
+    pub fn tell_presence(&mut self, port: u16) {
+        let src = PortName::new(self.node, port);
+        let header = Header {
+            kind: Kind::Presence,
+            src,
+            dst: src,
+            src_epoch: 0,
+            dst_epoch: 0,
+            seq: 0,
+            ack: 0,
+            sack: 0,
+            window: 0,
+            flags: 0,
+        };
+        self.answer(header, Mac::BROADCAST);
+    }
+
+    /// The ports of other nodes that have told that they are there. Some may be gone since.
+    pub fn present(&self) -> impl Iterator<Item = PortName> + '_ {
+        self.present.iter().copied()
+    }
+
+    /// A port of another node is there.
+    fn on_presence(&mut self, port: PortName) {
+        if port.node == self.node {
+            // Two nodes have one number.
+            self.counters.bad += 1;
+        } else if !self.present.contains(&port) {
+            if self.present.len() == PRESENT_MAX {
+                self.present.pop_front();
+            }
+            self.present.push_back(port);
+        }
     }
 
     /// What the node has counted.
@@ -279,6 +321,9 @@ impl Node {
             self.counters.bad += 1;
             return;
         };
+        if header.kind == Kind::Presence {
+            return self.on_presence(header.src);
+        }
         if header.dst.node != self.node {
             return;
         }
@@ -325,6 +370,8 @@ impl Node {
             Kind::Confirm => self.on_confirm(endpoint, header, mac, now),
             Kind::Reset => self.on_reset(endpoint, header, now),
             Kind::Data | Kind::Ack => self.on_session(endpoint, header, mac, records, now),
+            // It is for no port.
+            Kind::Presence => {}
         }
     }
 

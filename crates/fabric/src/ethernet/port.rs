@@ -16,6 +16,7 @@ use rustix::time::{
 use super::link::Link;
 use super::node::{MTU_MIN, Node, NodeCounters};
 use crate::endpoint::Endpoint;
+use crate::ip::IP_PORT;
 use crate::types::{Channel, Error, Limits, Payload, PortName};
 
 /// Frames taken of the link in one call of [`Port::poll`].
@@ -33,6 +34,9 @@ pub enum LinkError {
     /// The link's frames are too small.
     #[error("the link's MTU is {0} B, and messages need {MTU_MIN} B: raise the MTU")]
     Mtu(u16),
+    /// The last port of a node is its IP port.
+    #[error("port {0} is the IP port of its node: take another number")]
+    Reserved(PortName),
     /// Anything else that the kernel says.
     #[error("waiting for a link: {0}")]
     Io(#[from] io::Error),
@@ -84,6 +88,14 @@ impl Port {
     /// # Errors
     /// [`LinkError`].
     pub fn on(link: Device, name: PortName, limits: Limits) -> Result<Port, LinkError> {
+        match name.port {
+            IP_PORT => Err(LinkError::Reserved(name)),
+            _ => Port::on_any(link, name, limits),
+        }
+    }
+
+    /// As [`Port::on`], the IP port, too.
+    pub(crate) fn on_any(link: Device, name: PortName, limits: Limits) -> Result<Port, LinkError> {
         let capabilities = link.capabilities();
         if capabilities.mtu < MTU_MIN {
             return Err(LinkError::Mtu(capabilities.mtu));
@@ -136,6 +148,14 @@ impl Port {
         self.node
             .port(self.name.port)
             .expect("it was opened with the node and is never closed")
+    }
+
+    /// The ports of that number on other nodes that have told that they are there; and tells the
+    /// others that this one is.
+    pub(crate) fn present(&mut self, number: u16) -> Vec<PortName> {
+        self.node.tell_presence(self.name.port);
+        let ports = self.node.present();
+        ports.filter(|port| port.port == number).collect()
     }
 
     /// Asks for a message to be sent: by the next [`Port::poll`] or [`Port::wait`].

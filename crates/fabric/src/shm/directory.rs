@@ -22,6 +22,9 @@ pub enum OpenError {
     /// Another process has that port.
     #[error("port {0} is taken by another process")]
     NameTaken(PortName),
+    /// The last port of a node is its IP port.
+    #[error("port {0} is the IP port of its node: take another number")]
+    Reserved(PortName),
     /// Others than its user can write to the directory.
     #[error(
         "{0}: not a directory that only its user can enter: remove it, or name another one (XDG_RUNTIME_DIR)"

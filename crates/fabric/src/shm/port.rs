@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use super::directory::{Directory, Greeting, OpenError, Verdict, is_own_user};
 use super::memory::{self, CELL_BODY, Reader, Writer};
 use crate::endpoint::{Endpoint, Peer};
+use crate::ip::IP_PORT;
 use crate::record::{Head, Transport};
 use crate::types::{
     BufferId, Channel, Counters, Error, Failure, Limits, Payload, PortName, Received, Sent,
@@ -143,6 +144,18 @@ impl Port {
         name: PortName,
         limits: Limits,
     ) -> Result<Port, OpenError> {
+        match name.port {
+            IP_PORT => Err(OpenError::Reserved(name)),
+            _ => Port::open_any_in(directory, name, limits),
+        }
+    }
+
+    /// As [`Port::open_in`], the IP port, too.
+    pub(crate) fn open_any_in(
+        directory: &Directory,
+        name: PortName,
+        limits: Limits,
+    ) -> Result<Port, OpenError> {
         let (listener, lock) = directory.listen(name)?;
         let epoll = || -> io::Result<OwnedFd> {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -177,6 +190,13 @@ impl Port {
     /// The ports that it speaks with.
     pub fn peers(&self) -> Vec<PortName> {
         self.core.remotes()
+    }
+
+    /// The ports of that number that are there, but this one.
+    pub(crate) fn present(&self, number: u16) -> Vec<PortName> {
+        let mut ports = self.directory.list().unwrap_or_default();
+        ports.retain(|port| port.port == number && *port != self.name());
+        ports
     }
 
     /// As [`Endpoint::register`].
@@ -365,6 +385,7 @@ impl Port {
             Some(timeout) => self.now + Duration::from_micros(timeout.as_micros() as u64),
             None => Instant::NEVER,
         };
+        let mut has_looked = false;
         loop {
             let came = self.poll();
             if self.core.has_completions() {
@@ -375,7 +396,13 @@ impl Port {
             }
             self.look_at_clock();
             if self.now >= until {
-                return Ok(false);
+                if has_looked {
+                    return Ok(false);
+                }
+                // Peers may ask for a pair, or be gone.
+                has_looked = true;
+                self.look_around(Some(Duration::ZERO));
+                continue;
             }
             self.set_asleep(true);
             fence(Ordering::SeqCst);

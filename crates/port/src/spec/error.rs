@@ -8,7 +8,7 @@ pub enum Error {
     #[error(
         "there is no link `{0}`; the kinds are: tap or tap:NAME (a TAP device), tun or tun:NAME (a TUN device; tun:NAME,attach takes one that is there), \
          packet:NAME (a network device that is there already, by packet sockets), macvtap:NAME (such a device, by a macvtap device on top of it), \
-         xdp:NAME (such a device, by AF_XDP sockets), pair (two ends in memory), packets (IP packets that the program passes itself)"
+         xdp:NAME (such a device, by AF_XDP sockets), fabric:NODE (messages between nodes), pair (two ends in memory), packets (IP packets that the program passes itself)"
     )]
     Kind(String),
     /// An option that does not exist.
@@ -16,6 +16,12 @@ pub enum Error {
         "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, busy-poll=auto, on or off, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
     )]
     Option(String),
+    /// An option that does not exist.
+    #[error(
+        "`{0}` is no option of a link of messages; there are fabric:NODE (0 to 65535), mtu=N, inline, elide and batch=on or off, dir=PATH, peer=ADDRESS@NODE, and at last over=tap, packet, macvtap or xdp, \
+         as in fabric:7,mtu=1500,over=packet:eth0"
+    )]
+    FabricOption(String),
     /// No name that Linux gives to a network device.
     #[error("`{0}` cannot name a network device; take 1 to 15 letters, digits, `.`, `_` or `-`")]
     Name(String),
