@@ -108,7 +108,7 @@ impl Scale {
         Ok(moves.len())
     }
 
-    /// When [`Scale::look`] has something to do; none if it never has.
+    /// When [`Scale::check`] has something to do; none if it never has.
     pub(crate) fn patience(&self) -> Option<Duration> {
         if self.begun.is_some() {
             return Some(LOOK);

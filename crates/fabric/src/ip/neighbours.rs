@@ -63,7 +63,7 @@ impl Neighbours {
         self.announced.retain(|_, (owner, _)| *owner != port);
     }
 
-    /// Forgets what has not been announced for [`LIFETIME`].
+    /// Forgets what has not been announced for `LIFETIME`.
     pub fn expire(&mut self, now: Instant) {
         self.announced
             .retain(|_, (_, heard)| now.saturating_duration_since(*heard) < LIFETIME);

@@ -100,8 +100,8 @@ impl Tcp {
         base.mark_changed(index);
     }
 
-    /// The next connection about which the program is asked; [`Shard::admit`] or
-    /// [`Shard::turn_away`] is the answer.
+    /// The next connection about which the program is asked; [`Shard::admit`](crate::Shard::admit)
+    /// or [`Shard::turn_away`](crate::Shard::turn_away) is the answer.
     pub(crate) fn next_request<M: Memory>(
         &mut self,
         base: &mut Base<M>,

@@ -204,7 +204,8 @@ impl Tcp {
         }
     }
 
-    /// As [`Shard::endpoints`], of a socket with these options that is bound there.
+    /// As `endpoints`, of a socket with these options that is
+    /// bound there.
     fn endpoints_from<M: Memory>(
         &self,
         base: &Base<M>,

@@ -36,7 +36,7 @@ impl Tcp {
         self.bind_with(base, owner, local, &options)
     }
 
-    /// As [`Shard::bind`], with options that were set before.
+    /// As [`Shard::bind`](crate::Shard::bind), with options that were set before.
     pub(crate) fn bind_with<M: Memory>(
         &mut self,
         base: &mut Base<M>,
@@ -94,7 +94,8 @@ impl Tcp {
         Ok(base.id_of(index))
     }
 
-    /// [`Shard::bind`] and [`Shard::listen_bound`] in one.
+    /// [`Shard::bind`](crate::Shard::bind) and [`Shard::listen_bound`](crate::Shard::listen_bound)
+    /// in one.
     pub(crate) fn listen<M: Memory>(
         &mut self,
         base: &mut Base<M>,
@@ -189,7 +190,7 @@ impl Tcp {
         })
     }
 
-    /// As [`Shard::establish`], with a connection that `make` makes.
+    /// As `establish`, with a connection that `make` makes.
     pub(crate) fn establish_with<M: Memory>(
         &mut self,
         base: &mut Base<M>,

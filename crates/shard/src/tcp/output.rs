@@ -324,7 +324,7 @@ impl Tcp {
         self.resolve_further(base, index, lookup, now)
     }
 
-    /// As [`Shard::resolve`], after looking where the socket's hop has led.
+    /// As `resolve`, after looking where the socket's hop has led.
     #[inline(never)]
     fn resolve_further<M: Memory>(
         &mut self,

@@ -42,7 +42,7 @@ impl Tcp {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes.
+    /// As [`Shard::send`](crate::Shard::send), for bytes that `fill` writes.
     pub(crate) fn send_with<M: Memory>(
         &mut self,
         base: &mut Base<M>,
@@ -57,8 +57,8 @@ impl Tcp {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes where they will be sent from, in the two
-    /// pieces that a ring has, up to `len` of them.
+    /// As [`Shard::send`](crate::Shard::send), for bytes that `fill` writes where they will be sent
+    /// from, in the two pieces that a ring has, up to `len` of them.
     pub(crate) fn send_into<M: Memory>(
         &mut self,
         base: &mut Base<M>,
@@ -185,8 +185,8 @@ impl Tcp {
         Ok(len)
     }
 
-    /// As [`Shard::recv`], but `take` sees the bytes where they are, in the two pieces that a ring
-    /// has, and says how many of them were read.
+    /// As [`Shard::recv`](crate::Shard::recv), but `take` sees the bytes where they are, in the two
+    /// pieces that a ring has, and says how many of them were read.
     pub(crate) fn recv_with<M: Lend>(
         &mut self,
         base: &mut Base<M>,
@@ -221,7 +221,7 @@ impl Tcp {
         Ok(taken)
     }
 
-    /// As [`Shard::recv`], but the bytes stay.
+    /// As [`Shard::recv`](crate::Shard::recv), but the bytes stay.
     pub(crate) fn peek<M: Memory>(
         &mut self,
         base: &mut Base<M>,

@@ -64,8 +64,8 @@ impl Udp {
         Ok(id)
     }
 
-    /// Binds to a local address and port, as [`Shard::bind`]; groups and the address of all hosts
-    /// of the link are addresses too.
+    /// Binds to a local address and port, as [`Shard::bind`](crate::Shard::bind); groups and the
+    /// address of all hosts of the link are addresses too.
     pub(crate) fn bind_datagram<M: Memory>(
         &mut self,
         base: &mut Base<M>,
@@ -330,7 +330,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Undoes [`Shard::bind_datagram`].
+    /// Undoes [`Shard::bind_datagram`](crate::Shard::bind_datagram).
     pub(crate) fn unbind_datagram<M: Memory>(&mut self, base: &mut Base<M>, id: SocketId) {
         if let Ok(index) = base.check(id) {
             self.release_datagram_port(base, index);
