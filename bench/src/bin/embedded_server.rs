@@ -3,7 +3,8 @@
 //! is what `tests/programs/server.c` does in the mode of that name.
 //!
 //! ```text
-//! embedded_server tap|wire short|echo|sink|source DEVICE ADDRESS PORT     # prints "ready"; ends on SIGTERM
+//! embedded_server tap|wire short|echo|sink|source DEVICE ADDRESS PORT
+//! # prints "ready"; ends on SIGTERM
 //! ```
 //! A task for each connection; bytes are copied out of the stack and into it, as every other server
 //! does. Nagle off for messages, as there; everything else is as it comes.

@@ -95,7 +95,8 @@ enum FabricCommand {
     /// Make a device of the kernel's whose packets are messages, until the process is ended
     #[command(after_help = IP_HELP)]
     Ip {
-        /// The node, with options: fabric:NODE[,mtu=N][,inline=off][,elide=off][,batch=off][,dir=PATH][,peer=ADDRESS@NODE]...[,over=LINK]
+        /// The node, with options: fabric:NODE[,mtu=N][,inline=off][,elide=off][,batch=off]
+        /// [,dir=PATH][,peer=ADDRESS@NODE]...[,over=LINK]
         #[arg(value_name = "FABRIC")]
         fabric: Spec,
         /// An address of the kernel's on the device; may be given again

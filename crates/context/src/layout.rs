@@ -1,7 +1,7 @@
 //! Where things are in a region.
 //!
 //! ```text
-//! header      one page: magic, geometry, addresses the engine serves, one line per shard that says whether it sleeps
+//! header      one page: magic, geometry, addresses the engine serves, a line per shard (asleep?)
 //! slots       256 bytes each
 //! contexts    CONTEXT_STRIDE each: head page, submission ring, staging ring
 //! pollers     head lines, and a ring of hints for each shard

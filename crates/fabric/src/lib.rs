@@ -43,9 +43,9 @@
 //! [`Endpoint`] is the sans-IO core: queues, buffers, sessions. Sessions speak in records
 //! ([`Head`]), which a [`Transport`] carries in order, each once. [`ethernet`] carries them in
 //! frames, over any port, by a sliding window; its [`Node`](ethernet::Node) is sans-IO, too.
-//! [`shm`] carries them in memory that two processes share. [`Port`] is a port over either. A peer is hostile to both: whatever it
-//! sends is checked, and one that breaks the protocol loses its session and nobody else's. `unsafe`
-//! is in [`shm::memory`] alone.
+//! [`shm`] carries them in memory that two processes share. [`Port`] is a port over either. A peer
+//! is hostile to both: whatever it sends is checked, and one that breaks the protocol loses its
+//! session and nobody else's. `unsafe` is in [`shm::memory`] alone.
 //!
 //! ```
 //! use millrace_fabric::{Channel, Limits, Payload, PortName, shm::{Directory, Port}};

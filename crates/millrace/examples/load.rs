@@ -2,7 +2,8 @@
 //! each a task; the server's latencies, and what it cost here.
 //!
 //! ```text
-//! load IP:PORT [CONNECTIONS] [SECONDS]      # as root: a TAP device; the kernel is 10.77.0.1, this is 10.77.0.2
+//! load IP:PORT [CONNECTIONS] [SECONDS]
+//! # as root: a TAP device; the kernel is 10.77.0.1, this is 10.77.0.2
 //! ```
 //!
 //! `millrace load` is a whole one: rates, HTTP, many addresses, several shards.

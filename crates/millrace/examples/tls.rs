@@ -2,7 +2,8 @@
 //! was agreed on and what was asked.
 //!
 //! ```text
-//! openssl req -x509 -newkey ed25519 -nodes -days 30 -keyout key.pem -out cert.pem -subj /CN=millrace -addext subjectAltName=IP:10.77.0.2
+//! openssl req -x509 -newkey ed25519 -nodes -days 30 -keyout key.pem -out cert.pem \
+//!     -subj /CN=millrace -addext subjectAltName=IP:10.77.0.2
 //! tls cert.pem key.pem &    # as root: a TAP device; the kernel is 10.77.0.1, the server 10.77.0.2
 //! curl --cacert cert.pem https://10.77.0.2/
 //! ```

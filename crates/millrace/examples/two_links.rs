@@ -1,7 +1,8 @@
 //! A host on two networks: it serves both, and carries connections from one to the other.
 //!
 //! ```text
-//! two_links 10.78.0.1:8000 &             # as root: a TAP and a TUN device; the kernel is 10.77.0.1 and 10.78.0.1 at their other ends
+//! two_links 10.78.0.1:8000 &
+//! # as root: a TAP and a TUN device; the kernel is 10.77.0.1 and 10.78.0.1 at their other ends
 //! curl http://10.77.0.2/ http://10.78.0.2/   # who asked, and where
 //! curl http://10.77.0.2:8080/            # what 10.78.0.1:8000 serves, by the other network
 //! ```

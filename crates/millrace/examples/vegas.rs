@@ -3,7 +3,7 @@
 //! the narrowest link, where CUBIC fills it.
 //!
 //! ```text
-//! vegas            # a path of 20 Mbit/s and 40 ms with room for four times what it holds, simulated, under both
+//! vegas      # simulates a path of 20 Mbit/s and 40 ms, with room for four times what it holds
 //! ```
 //!
 //! A real stack takes it by `Builder::add_congestion`, and then for all connections

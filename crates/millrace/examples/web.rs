@@ -1,7 +1,7 @@
 //! Serves the files of a directory over HTTP/1.1, on all shards.
 //!
 //! ```text
-//! web DIRECTORY [SHARDS] &      # as root: a TAP device; the kernel is 10.77.0.1, the server 10.77.0.2
+//! web DIRECTORY [SHARDS] &    # as root: a TAP device; the kernel is 10.77.0.1, we are 10.77.0.2
 //! curl http://10.77.0.2/
 //! ```
 //!

@@ -141,7 +141,8 @@ pub use millrace_shard::Reuse;
 /// # let stack = millrace::Builder::new().build()?;
 /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
 /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-/// let what = millrace::SendTo { to: Some(server.local_addr()?), hops: Some(1), ..Default::default() };
+/// let what = millrace::SendTo { to: Some(server.local_addr()?), hops: Some(1),
+///     ..Default::default() };
 /// assert_eq!(client.send_as(b"near", &what)?, 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -155,7 +156,8 @@ pub use millrace_shard::SendTo;
 /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
 /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
 /// # let (server, _) = listener.accept()?;
-/// stack.for_each_socket(|socket| println!("{:?} {} {}", socket.state, socket.local, socket.remote));
+/// stack.for_each_socket(|socket| println!("{:?} {} {}", socket.state, socket.local,
+///     socket.remote));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
@@ -169,7 +171,8 @@ pub use millrace_shard::SocketInfo;
 /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
 /// # let (server, _) = listener.accept()?;
 /// let mut listening = 0;
-/// stack.for_each_socket(|socket| listening += usize::from(socket.state == millrace::SocketState::Listen));
+/// stack.for_each_socket(|socket| listening += usize::from(
+///     socket.state == millrace::SocketState::Listen));
 /// assert_eq!(listening, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -443,7 +446,7 @@ pub use millrace_tcp::Duration;
 ///
 /// let mut plug = Plug::default();
 /// assert!(plug.send(&[0; 60], [&[], &[]], Offload::None)?);
-/// // It collects none, its frames may be segments of one another, and the kernel counts nothing at it.
+/// // It collects none, its frames may be segments, and the kernel counts nothing at it.
 /// assert!(plug.flush()? && plug.gives_segments() && plug.gauges().is_empty());
 /// assert_eq!(plug.receive(&mut [0; 2048])?.map(|meta| meta.len), Some(60));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -454,7 +457,8 @@ pub use millrace_port::Port;
 /// What a [`Port`] says of a frame that it received.
 ///
 /// ```
-/// let meta = millrace::RxMeta { len: 60, checksum: millrace::ChecksumState::Valid, segment_size: 0 };
+/// let meta = millrace::RxMeta { len: 60, checksum: millrace::ChecksumState::Valid,
+///     segment_size: 0 };
 /// ```
 #[doc(inline)]
 pub use millrace_port::RxMeta;

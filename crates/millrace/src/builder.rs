@@ -293,7 +293,8 @@ impl Builder {
     /// # use std::net::Ipv4Addr;
     /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
     /// let builder = builder.address(Ipv4Addr::new(10, 0, 0, 2), 24);
-    /// assert!(matches!(builder.mtu(9000).build(), Err(millrace::BuildError::Mtu { most: 1500, .. })));
+    /// assert!(matches!(builder.mtu(9000).build(), Err(millrace::BuildError::Mtu { most: 1500,
+    ///     .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn mtu(mut self, bytes: u16) -> Builder {

@@ -187,7 +187,8 @@ impl<T: AsFd> Descriptor<T> {
     /// # one.set_nonblocking(true)?;
     /// let one = millrace::Descriptor::new(&stack, one)?;
     /// while one.get_ref().write(&[0; 4096]).is_ok() {}
-    /// let reader = std::thread::spawn(move || while other.read(&mut [0; 65_536]).is_ok_and(|len| len > 0) {});
+    /// let reader = std::thread::spawn(move || while other.read(&mut [0; 65_536])
+    ///     .is_ok_and(|len| len > 0) {});
     /// stack.block_on(one.writable_again());
     /// assert!(one.get_ref().write(&[0; 4096]).is_ok());
     /// # drop(one);

@@ -99,7 +99,8 @@ pub(crate) fn ended() -> io::Error {
 ///
 /// let engine = millrace::Builder::new().start(2, |stack, shard| async move {
 ///     // Runs once on each of the threads.
-///     let listener = millrace::TcpListener::bind(&stack, (Ipv4Addr::LOCALHOST, 80)).expect("a free port");
+///     let listener = millrace::TcpListener::bind(&stack, (Ipv4Addr::LOCALHOST, 80))
+///         .expect("a free port");
 ///     let client = millrace::TcpStream::connect_async(&stack, ([127, 0, 0, 1], 80).into()).await;
 ///     assert!(client.is_ok() && listener.accept_async().await.is_ok(), "shard {shard}");
 /// })?;

@@ -52,7 +52,8 @@
 //! ```
 //! let stack = millrace::Builder::new().build()?;
 //! let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-//! // A loop around the kernel's `poll` or `epoll` would wait for `stack.descriptor()` until `stack.deadline()`.
+//! // A loop around the kernel's `poll` or `epoll` would wait for `stack.descriptor()` until
+//! // `stack.deadline()`.
 //! while stack.poll() > 0 {}
 //! assert_eq!(stack.deadline(), None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -96,7 +97,8 @@
 //! let all = millrace::TcpListener::bind(&stack, "0.0.0.0:80")?;
 //! let private = millrace::TcpListener::bind(&stack, "10.0.0.2:81")?;
 //! // By the gateway, from the address that is there.
-//! let client = millrace::TcpStream::connect_nonblocking(&stack, "203.0.113.7:80".parse()?, Default::default())?;
+//! let client = millrace::TcpStream::connect_nonblocking(&stack, "203.0.113.7:80".parse()?,
+//!     Default::default())?;
 //! assert_eq!(client.local_addr()?.ip(), Ipv4Addr::new(192, 0, 2, 2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -163,7 +165,8 @@
 //! # let stack = millrace::Builder::new().build()?;
 //! let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
 //! let first = stack.spawn(async move { listener.accept_async().await });
-//! let client = stack.block_on(millrace::TcpStream::connect_async(&stack, "127.0.0.1:80".parse()?))?;
+//! let client = stack.block_on(millrace::TcpStream::connect_async(&stack,
+//!     "127.0.0.1:80".parse()?))?;
 //! let (server, _) = stack.block_on(first)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -217,7 +220,7 @@
 //!
 //! ```
 //! # let link = millrace::Link::packets(1500);
-//! # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+//! # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
 //! let stack = builder.any_address(true).build()?;
 //! let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
 //! stack.spawn(async move {
@@ -270,7 +273,7 @@
 //!
 //! ```
 //! # let link = millrace::Link::packets(1500);
-//! # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+//! # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
 //! let stack = builder.manual_clock().secret([7; 32]).build()?;
 //! stack.poll_at(millrace::Instant::from_millis(20));
 //! assert_eq!(stack.now(), millrace::Instant::from_millis(20));

@@ -21,7 +21,8 @@ use millrace_wire::ethernet::Mac;
 /// let listener = millrace::TcpListener::bind(&server, "10.0.0.2:7")?;
 /// listener.set_nonblocking(true);
 /// let options = millrace::TcpOptions::new();
-/// let connection = millrace::TcpStream::connect_nonblocking(&client, "10.0.0.2:7".parse()?, options)?;
+/// let connection = millrace::TcpStream::connect_nonblocking(&client, "10.0.0.2:7".parse()?,
+///     options)?;
 /// let accepted = loop {
 ///     client.poll();
 ///     server.poll();

@@ -253,7 +253,8 @@ impl Stack {
     /// # let (server, _) = listener.accept()?;
     /// let mut established = 0;
     /// stack.for_each_socket(|socket| {
-    ///     established += usize::from(socket.state == millrace::SocketState::Tcp(millrace::State::Established));
+    ///     established += usize::from(socket.state == millrace::SocketState::Tcp(
+    ///         millrace::State::Established));
     /// });
     /// assert_eq!(established, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

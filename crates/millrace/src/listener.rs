@@ -41,7 +41,8 @@ impl TcpOptions {
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
-    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", millrace::TcpOptions::new())?;
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80",
+    ///     millrace::TcpOptions::new())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new() -> TcpOptions {
@@ -52,7 +53,8 @@ impl TcpOptions {
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
-    /// let options = millrace::Options { ttl: std::num::NonZeroU8::new(3), ..millrace::Options::default() };
+    /// let options = millrace::Options { ttl: std::num::NonZeroU8::new(3),
+    ///     ..millrace::Options::default() };
     /// let options = millrace::TcpOptions::new().options(options);
     /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -212,7 +214,7 @@ impl TcpListener {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
     /// let listener = millrace::TcpListener::anywhere(&stack, millrace::TcpOptions::new())?;
     /// stack.spawn(async move {
@@ -236,7 +238,7 @@ impl TcpListener {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
     /// let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
     /// stack.spawn(async move {
@@ -268,7 +270,7 @@ impl TcpListener {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
     /// let listener = millrace::TcpListener::anywhere(&stack, millrace::TcpOptions::new())?;
     /// listener.set_asking(true)?;
@@ -291,7 +293,7 @@ impl TcpListener {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
     /// let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
     /// let handle = stack.spawn(async move {
@@ -479,9 +481,10 @@ impl Incoming {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
-    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack,
+    /// #     millrace::TcpOptions::new())?;
     /// # stack.spawn(async move {
     /// while let Ok(request) = listener.request_async().await {
     ///     println!("somebody wants {}", request.local_addr());
@@ -498,9 +501,10 @@ impl Incoming {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
-    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack,
+    /// #     millrace::TcpOptions::new())?;
     /// # stack.spawn(async move {
     /// while let Ok(request) = listener.request_async().await {
     ///     println!("{} wants something", request.peer_addr());
@@ -517,9 +521,10 @@ impl Incoming {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
-    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack,
+    /// #     millrace::TcpOptions::new())?;
     /// # stack.spawn(async move {
     /// while let Ok(request) = listener.request_async().await {
     ///     if let Ok(stream) = request.accept_async().await {
@@ -552,9 +557,10 @@ impl Incoming {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
-    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack,
+    /// #     millrace::TcpOptions::new())?;
     /// # stack.spawn(async move {
     /// while let Ok(request) = listener.request_async().await {
     ///     request.refuse();

@@ -53,7 +53,8 @@ type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 ///     }
 /// });
 /// // A loop of one's own: all there is to do, then a wait for more.
-/// let client = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?, millrace::TcpOptions::new())?;
+/// let client = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?,
+///     millrace::TcpOptions::new())?;
 /// let mut hello = [0; 5];
 /// while client.try_read(&mut hello).is_err() {
 ///     if stack.poll() == 0 {
@@ -150,7 +151,7 @@ impl Stack {
     /// ```
     /// # use millrace::Instant;
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.manual_clock().build()?;
     /// stack.poll_at(Instant::from_micros(1_000));
     /// // Time does not go back.
@@ -168,7 +169,7 @@ impl Stack {
     /// ```
     /// # use millrace::Instant;
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.manual_clock().build()?;
     /// stack.set_now(Instant::from_micros(1_000));
     /// assert_eq!(stack.now(), Instant::from_micros(1_000));
@@ -185,7 +186,7 @@ impl Stack {
     /// ```
     /// # use millrace::Instant;
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.manual_clock().build()?;
     /// // Nothing that it knows: counted, and no more.
     /// stack.input(&millrace::Frame {
@@ -212,7 +213,7 @@ impl Stack {
     /// ```
     /// # use millrace::Instant;
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.manual_clock().build()?;
     /// # struct Out(Vec<Vec<u8>>);
     /// # impl millrace::Egress for Out {
@@ -276,7 +277,7 @@ impl Stack {
     /// ```
     /// # use millrace::Instant;
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.manual_clock().build()?;
     /// assert_eq!(stack.now(), Instant::from_micros(0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -34,7 +34,7 @@ use crate::stack::{Stack, system};
 /// let (server, _) = listener.accept()?;
 /// client.write_all(b"hello")?;
 /// stack.block_on(server.readable_async())?;
-/// // Where they were received, in two pieces since a ring wraps; they have been read as far as is said.
+/// // Where they were received, in two pieces since a ring wraps.
 /// let len = server.read_with(|[one, two]| {
 ///     assert_eq!([one, two].concat(), b"hello");
 ///     one.len() + two.len()
@@ -54,7 +54,8 @@ impl TcpStream {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let stream = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// let refused = millrace::TcpStream::connect(&stack, "127.0.0.1:81").expect_err("nobody listens");
+    /// let refused = millrace::TcpStream::connect(&stack, "127.0.0.1:81")
+    ///     .expect_err("nobody listens");
     /// assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -75,7 +76,8 @@ impl TcpStream {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let address = "127.0.0.1:80".parse()?;
-    /// let stream = millrace::TcpStream::connect_timeout(&stack, &address, std::time::Duration::from_secs(5))?;
+    /// let stream = millrace::TcpStream::connect_timeout(&stack, &address,
+    ///     std::time::Duration::from_secs(5))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -103,7 +105,8 @@ impl TcpStream {
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// let stream = stack.block_on(millrace::TcpStream::connect_async(&stack, "127.0.0.1:80".parse()?))?;
+    /// let stream = stack.block_on(millrace::TcpStream::connect_async(&stack,
+    ///     "127.0.0.1:80".parse()?))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -122,7 +125,8 @@ impl TcpStream {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let options = millrace::TcpOptions::new().nodelay(true);
-    /// let stream = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?, options)?;
+    /// let stream = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?,
+    ///     options)?;
     /// stack.block_on(stream.connected_async())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -145,7 +149,8 @@ impl TcpStream {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let from = Some("127.0.0.9:1234".parse()?);
-    /// let stream = millrace::TcpStream::connect_nonblocking_from(&stack, from, "127.0.0.1:80".parse()?, Default::default())?;
+    /// let stream = millrace::TcpStream::connect_nonblocking_from(&stack, from,
+    ///     "127.0.0.1:80".parse()?, Default::default())?;
     /// assert_eq!(stream.local_addr()?, "127.0.0.9:1234".parse()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -190,7 +195,8 @@ impl TcpStream {
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// let stream = millrace::TcpStream::connect_from(&stack, "127.0.0.9:1234".parse()?, "127.0.0.1:80".parse()?, Default::default())?;
+    /// let stream = millrace::TcpStream::connect_from(&stack, "127.0.0.9:1234".parse()?,
+    ///     "127.0.0.1:80".parse()?, Default::default())?;
     /// assert_eq!(stream.local_addr()?, "127.0.0.9:1234".parse()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -216,7 +222,8 @@ impl TcpStream {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let (from, to) = ("127.0.0.9:1234".parse()?, "127.0.0.1:80".parse()?);
-    /// let stream = stack.block_on(millrace::TcpStream::connect_from_async(&stack, from, to, Default::default()))?;
+    /// let stream = stack.block_on(millrace::TcpStream::connect_from_async(&stack, from, to,
+    ///     Default::default()))?;
     /// assert_eq!(stream.peer_addr()?, to);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -258,7 +265,8 @@ impl TcpStream {
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// let stream = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?, Default::default())?;
+    /// let stream = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?,
+    ///     Default::default())?;
     /// stack.block_on(stream.connected_async())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -98,7 +98,8 @@ impl UdpSocket {
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
-    /// let options = millrace::Options { ttl: std::num::NonZeroU8::new(3), ..millrace::Options::default() };
+    /// let options = millrace::Options { ttl: std::num::NonZeroU8::new(3),
+    ///     ..millrace::Options::default() };
     /// let socket = millrace::UdpSocket::bind_with(&stack, "127.0.0.1:53".parse()?, &options)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -145,7 +146,7 @@ impl UdpSocket {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
     /// let socket = millrace::UdpSocket::anywhere(&stack)?;
     /// stack.spawn(async move {
@@ -172,7 +173,7 @@ impl UdpSocket {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.any_address(true).build()?;
     /// let socket = millrace::UdpSocket::anywhere(&stack)?;
     /// let here = stack.clone();
@@ -318,7 +319,8 @@ impl UdpSocket {
     /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
     /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
     /// let to = Some("127.0.0.1:53".parse()?);
-    /// stack.block_on(client.send_as_async(b"where?", &millrace::SendTo { to, ..Default::default() }))?;
+    /// stack.block_on(client.send_as_async(b"where?", &millrace::SendTo { to,
+    ///     ..Default::default() }))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -483,7 +485,7 @@ impl UdpSocket {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.build()?;
     /// # let socket = millrace::UdpSocket::bind(&stack, "0.0.0.0:53")?;
     /// socket.join_multicast("239.1.2.3".parse()?)?;
@@ -500,7 +502,7 @@ impl UdpSocket {
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
-    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let builder = millrace::Builder::new().link(link).address([10, 0, 0, 2], 24);
     /// # let stack = builder.build()?;
     /// # let socket = millrace::UdpSocket::bind(&stack, "0.0.0.0:53")?;
     /// socket.join_multicast("239.1.2.3".parse()?)?;

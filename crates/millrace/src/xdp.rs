@@ -36,7 +36,8 @@ pub use millrace_port::spec::BusyPoll;
 /// ```no_run
 /// use millrace::{Link, LinkError, LinkOptions, xdp};
 /// match Link::open(&"xdp:eth0,queues=64".parse()?, &LinkOptions::new()) {
-///     Err(LinkError::Xdp(error @ xdp::Error::Queues { .. })) => eprintln!("other queues, then: {error}"),
+///     Err(LinkError::Xdp(error @ xdp::Error::Queues { .. })) => eprintln!(
+///         "other queues, then: {error}"),
 ///     other => drop(other?),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! cargo build --release -p millrace-offload --example segments
-//! target/release/examples/segments bulk 1000000 64        # segments of 1,460 bytes, 64 flows in turn
-//! target/release/examples/segments known 1000000 64       # likewise, and somebody has vouched for their checksums
+//! target/release/examples/segments bulk 1000000 64   # 1,460 bytes, 64 flows in turn
+//! target/release/examples/segments known 1000000 64  # with checksums that are known
 //! target/release/examples/segments message 1000000 on     # 64 bytes, pushed, one in a burst
 //! target/release/examples/segments message 1000000 off    # likewise, with aggregation off
 //! ```

@@ -132,7 +132,8 @@ impl Spec {
     ///
     /// ```
     /// use millrace_port::spec::Spec;
-    /// assert!("tun:vpn0".parse::<Spec>()?.has_kernel_end() && !"packet:eth0".parse::<Spec>()?.has_kernel_end());
+    /// assert!("tun:vpn0".parse::<Spec>()?.has_kernel_end() && !"packet:eth0".parse::<Spec>()?
+    ///     .has_kernel_end());
     /// # Ok::<(), millrace_port::spec::Error>(())
     /// ```
     pub fn has_kernel_end(&self) -> bool {
@@ -154,7 +155,8 @@ impl Spec {
     ///
     /// ```
     /// use millrace_port::spec::Spec;
-    /// assert!("macvtap:eth0".parse::<Spec>()?.has_frames() && !"tun".parse::<Spec>()?.has_frames());
+    /// assert!("macvtap:eth0".parse::<Spec>()?.has_frames() && !"tun".parse::<Spec>()?
+    ///     .has_frames());
     /// # Ok::<(), millrace_port::spec::Error>(())
     /// ```
     pub fn has_frames(&self) -> bool {
@@ -179,7 +181,8 @@ impl Spec {
     ///
     /// ```
     /// use millrace_port::spec::Spec;
-    /// assert!("xdp:eth0,address=shared".parse::<Spec>()?.shares_addresses() && !"xdp:eth0".parse::<Spec>()?.shares_addresses());
+    /// assert!("xdp:eth0,address=shared".parse::<Spec>()?.shares_addresses()
+    ///     && !"xdp:eth0".parse::<Spec>()?.shares_addresses());
     /// # Ok::<(), millrace_port::spec::Error>(())
     /// ```
     pub fn shares_addresses(&self) -> bool {

@@ -1,5 +1,5 @@
-//! Rules for pages: a relative link leads to a file, and its anchor to a heading. A source file that
-//! a page or a comment names is there.
+//! Rules for pages: a relative link leads to a file, and its anchor to a heading. A source file
+//! that a page or a comment names is there.
 
 use crate::checkout::{File, Problem};
 

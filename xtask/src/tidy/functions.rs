@@ -22,12 +22,14 @@ pub fn check(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Comments of at most [`COLUMNS_MAX`] columns. A link or a command may be longer than a line.
+/// Comments of at most [`COLUMNS_MAX`] columns. A link, a command or the row of a
+/// table may be longer than a line.
 fn check_columns(file: &File, problems: &mut Vec<Problem>) {
     for (index, line) in file.text.lines().enumerate() {
         let columns = line.chars().count();
-        let words = line.trim_start_matches([' ', '/', '!']).split(' ').count();
-        if columns > COLUMNS_MAX && words > 1 && line.trim_start().starts_with("//") {
+        let text = line.trim_start_matches([' ', '/', '!']);
+        let may_be_long = !text.contains(' ') || text.starts_with('|');
+        if columns > COLUMNS_MAX && !may_be_long && line.trim_start().starts_with("//") {
             problems.push(Problem::at(
                 &file.path,
                 index + 1,

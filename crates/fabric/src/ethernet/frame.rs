@@ -3,7 +3,7 @@
 //! ```text
 //! at  bytes  field
 //!  0    14   Ethernet: destination, source, EtherType 0x88b5 (IEEE 802 local experimental 1)
-//!  0     1   version, 1                         offsets from here on are behind the Ethernet header
+//!  0     1   version, 1                       offsets from here on are behind the Ethernet header
 //!  1     1   type: 1 hello, 2 welcome, 3 confirm, 4 data, 5 ack, 6 reset, 7 presence
 //!  2     2   bytes of records behind this header; what is behind them is padding
 //!  4     4   CRC32C of header and records, with 0 in this field

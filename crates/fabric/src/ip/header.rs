@@ -5,7 +5,7 @@
 //!  0  1  what the message is: 1 a packet, 2 an announcement
 //!  1  1  0
 //!  2  1  checksum: 0 complete, 1 to be finished, 2 verified
-//!  3  1  how the packet was joined, as in a virtio-net header: 0 not at all, 1 TCP over IPv4, 4 TCP over
+//!  3  1  how the packet was joined, as in a virtio-net header: 0 not, 1 TCP over IPv4, 4 TCP over
 //!        IPv6; 0x80 more: CWR stands in the first segment only
 //!  4  2  length of the headers
 //!  6  2  payload bytes of each segment

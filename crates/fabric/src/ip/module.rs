@@ -163,9 +163,9 @@ impl Module {
         !self.free.is_empty()
     }
 
-    /// Sends a packet, which is `parts` in a row; offsets of `vnet` count from its first byte. False
-    /// when there is no room now: it is refused and counted. A packet to an address that no node
-    /// has is dropped and counted.
+    /// Sends a packet, which is `parts` in a row; offsets of `vnet` count from its first byte.
+    /// False when there is no room now: it is refused and counted. A packet to an address that no
+    /// node has is dropped and counted.
     pub fn send(&mut self, vnet: &VnetHeader, parts: &[&[u8]]) -> bool {
         let head = parts.first().copied().unwrap_or_default();
         let Some((to, from)) = header::addresses(head) else {

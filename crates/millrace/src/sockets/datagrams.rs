@@ -55,7 +55,8 @@ impl Sockets<'_> {
     /// # let id = stack.with_sockets(|sockets| sockets.datagrams(&Default::default()))?;
     /// let peer = "127.0.0.1:53".parse()?;
     /// stack.with_sockets(|sockets| sockets.connect_datagrams(id, peer))?;
-    /// assert_eq!(stack.with_sockets(|sockets| sockets.view(id)).map(|view| view.remote), Some(peer));
+    /// assert_eq!(stack.with_sockets(|sockets| sockets.view(id)).map(|view| view.remote),
+    ///     Some(peer));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -89,9 +90,11 @@ impl Sockets<'_> {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let id = stack.with_sockets(|sockets| sockets.datagrams(&Default::default()))?;
     /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # stack.with_sockets(|sockets| sockets.bind_datagrams(id, ([127, 0, 0, 1], 0).into(), &Default::default()))?;
+    /// # stack.with_sockets(|sockets| sockets.bind_datagrams(id, ([127, 0, 0, 1], 0).into(),
+    /// #     &Default::default()))?;
     /// let what = millrace::SendTo { to: Some(server.local_addr()?), ..Default::default() };
-    /// stack.with_sockets(|sockets| sockets.send_to(id, &what, 6, |out| out.copy_from_slice(b"where?")))?;
+    /// stack.with_sockets(|sockets| sockets.send_to(id, &what, 6,
+    ///     |out| out.copy_from_slice(b"where?")))?;
     /// assert_eq!(server.recv(&mut [0; 512])?, 6);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -115,7 +118,8 @@ impl Sockets<'_> {
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
     /// # let id = stack.with_sockets(|sockets| sockets.datagrams(&Default::default()))?;
-    /// # stack.with_sockets(|sockets| sockets.bind_datagrams(id, ([127, 0, 0, 1], 53).into(), &Default::default()))?;
+    /// # stack.with_sockets(|sockets| sockets.bind_datagrams(id, ([127, 0, 0, 1], 53).into(),
+    /// #     &Default::default()))?;
     /// let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
     /// client.send_to(b"where?", "127.0.0.1:53")?;
     /// while stack.poll() > 0 {}
@@ -134,7 +138,8 @@ impl Sockets<'_> {
     /// Joins a group.
     ///
     /// ```
-    /// # let stack = millrace::Builder::new().link(millrace::Link::packets(1500)).address([10, 0, 0, 2], 24).build()?;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// # let stack = builder.address([10, 0, 0, 2], 24).build()?;
     /// # let id = stack.with_sockets(|sockets| sockets.datagrams(&Default::default()))?;
     /// stack.with_sockets(|sockets| sockets.join(id, [239, 1, 2, 3].into()))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -151,7 +156,8 @@ impl Sockets<'_> {
     /// Leaves a group.
     ///
     /// ```
-    /// # let stack = millrace::Builder::new().link(millrace::Link::packets(1500)).address([10, 0, 0, 2], 24).build()?;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// # let stack = builder.address([10, 0, 0, 2], 24).build()?;
     /// # let id = stack.with_sockets(|sockets| sockets.datagrams(&Default::default()))?;
     /// # stack.with_sockets(|sockets| sockets.join(id, [239, 1, 2, 3].into()))?;
     /// stack.with_sockets(|sockets| sockets.leave(id, [239, 1, 2, 3].into()))?;

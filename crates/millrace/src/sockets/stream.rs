@@ -131,7 +131,8 @@ impl Sockets<'_> {
     /// # let id = stack.with_sockets(|sockets| sockets.stream(&Default::default()))?;
     /// # stack.block_on(stack.connect_bound(id, "127.0.0.1:80".parse()?))?;
     /// # let (server, _) = listener.accept()?;
-    /// let sent = stack.with_sockets(|sockets| sockets.send_with(id, 5, true, |piece| piece.fill(b'x')));
+    /// let sent = stack.with_sockets(|sockets| sockets.send_with(id, 5, true,
+    ///     |piece| piece.fill(b'x')));
     /// assert_eq!(sent, Ok(5));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -254,7 +255,9 @@ impl Sockets<'_> {
     /// # let (server, _) = listener.accept()?;
     /// # server.try_write(b"hello")?;
     /// # while stack.poll() > 0 {}
-    /// let read = stack.with_sockets(|sockets| sockets.recv_with(id, |[one, two]| one.len() + two.len()));
+    /// let read = stack.with_sockets(|sockets| {
+    ///     sockets.recv_with(id, |[one, two]| one.len() + two.len())
+    /// });
     /// assert_eq!(read, Ok(5));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

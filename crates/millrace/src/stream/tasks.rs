@@ -162,7 +162,8 @@ impl TcpStream {
     /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
     /// # let (server, _) = listener.accept()?;
     /// while server.try_write(&[0; 65_536]).is_ok() {}
-    /// let reader = stack.spawn(async move { while client.read_async(&mut [0; 65_536]).await.is_ok_and(|len| len > 0) {} });
+    /// let reader = stack.spawn(async move { while client.read_async(
+    ///     &mut [0; 65_536]).await.is_ok_and(|len| len > 0) {} });
     /// stack.block_on(server.writable_async())?;
     /// assert!(server.try_write(b"more").is_ok());
     /// # stack.cancel_tasks();

@@ -3,7 +3,8 @@
 //! in the mode of that name.
 //!
 //! ```text
-//! smoltcp-server tap|wire short|echo|sink|source DEVICE ADDRESS PORT SOCKETS     # prints "ready"; ends on SIGTERM
+//! smoltcp-server tap|wire short|echo|sink|source DEVICE ADDRESS PORT SOCKETS
+//! # prints "ready"; ends on SIGTERM
 //! ```
 //! The drivers are its own: frames of 1,514 bytes, a system call for each, checksums made and
 //! checked by smoltcp. A socket takes one connection, so that as many listen as may come at once.
