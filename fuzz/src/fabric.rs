@@ -68,20 +68,68 @@ fn record(bytes: &mut Bytes<'_>, records: &mut Vec<u8>) {
     }
 }
 
+/// A node whose port 1 is open, with few buffers.
+fn node(host: usize) -> Node {
+    let mut node = Node::new(host as u16, mac(host), 1500, [host as u8; 16]);
+    let limits = Limits {
+        system_buffers: 8,
+        peers: 4,
+        ..Limits::default()
+    };
+    assert!(node.open(1, limits));
+    node
+}
+
+/// A frame of the input's choice: `last` with other bytes, or one with other fields than `model`.
+fn frame(
+    bytes: &mut Bytes<'_>,
+    last: &[u8],
+    link: ethernet::Header,
+    model: Header,
+    seq: &mut u32,
+) -> Vec<u8> {
+    let mut header = model;
+    match bytes.u8() % 8 {
+        0 => {
+            let mut frame = last.to_vec();
+            for (at, byte) in bytes.take(64).iter().enumerate() {
+                frame[14 + at % (last.len() - 14)] ^= byte;
+            }
+            return frame;
+        }
+        1 => header.src_epoch = bytes.u64(),
+        2 => header.dst_epoch = bytes.u64(),
+        3 => (header.ack, header.sack) = (bytes.near(model.ack), bytes.u64()),
+        4 => header.src.port = u16::from(bytes.u8()),
+        _ => {}
+    }
+    let kinds = [
+        Kind::Hello,
+        Kind::Welcome,
+        Kind::Confirm,
+        Kind::Reset,
+        Kind::Ack,
+    ];
+    let kind = kinds.get(usize::from(bytes.u8() % 16));
+    header.kind = *kind.unwrap_or(&Kind::Data);
+    header.window = u16::from(bytes.u8());
+    header.seq = bytes.near(*seq);
+    let mut records = Vec::new();
+    if header.kind == Kind::Data {
+        for _ in 0..=bytes.u8() % 3 {
+            record(bytes, &mut records);
+        }
+        *seq = seq.wrapping_add(1);
+    }
+    let mut frame = Vec::new();
+    header.emit(link, &records, &mut frame);
+    frame
+}
+
 /// A session, frames of the input's, and then a message of somebody else's, which must arrive.
 pub fn run(data: &[u8]) {
     let mut bytes = Bytes(data);
     let mut now = Instant::from_micros(1);
-    let node = |host: usize| {
-        let mut node = Node::new(host as u16, mac(host), 1500, [host as u8; 16]);
-        let limits = Limits {
-            system_buffers: 8,
-            peers: 4,
-            ..Limits::default()
-        };
-        assert!(node.open(1, limits));
-        node
-    };
     let mut nodes: Vec<Node> = (0..3).map(node).collect();
     send(&mut nodes, PEER, b"peer", now);
     send(&mut nodes, FRIEND, b"friend", now);
@@ -98,44 +146,7 @@ pub fn run(data: &[u8]) {
         if bytes.is_empty() {
             break;
         }
-        let mut frame = Vec::new();
-        let mut header = model;
-        let mut records = Vec::new();
-        match bytes.u8() % 8 {
-            0 => {
-                let raw = bytes.take(64).to_vec();
-                frame = last.clone();
-                for (at, byte) in raw.into_iter().enumerate() {
-                    frame[14 + at % (last.len() - 14)] ^= byte;
-                }
-            }
-            1 => header.src_epoch = bytes.u64(),
-            2 => header.dst_epoch = bytes.u64(),
-            3 => (header.ack, header.sack) = (bytes.near(model.ack), bytes.u64()),
-            4 => header.src.port = u16::from(bytes.u8()),
-            _ => {}
-        }
-        if frame.is_empty() {
-            let kinds = [
-                Kind::Hello,
-                Kind::Welcome,
-                Kind::Confirm,
-                Kind::Reset,
-                Kind::Ack,
-            ];
-            header.kind = *kinds
-                .get(usize::from(bytes.u8() % 16))
-                .unwrap_or(&Kind::Data);
-            header.window = u16::from(bytes.u8());
-            header.seq = bytes.near(seq);
-            if header.kind == Kind::Data {
-                for _ in 0..=bytes.u8() % 3 {
-                    record(&mut bytes, &mut records);
-                }
-                seq = seq.wrapping_add(1);
-            }
-            header.emit(link, &records, &mut frame);
-        }
+        let frame = frame(&mut bytes, &last, link, model, &mut seq);
         nodes[VICTIM].input(&frame, now);
         now += Duration::from_micros(u64::from(bytes.u8()));
         nodes[VICTIM].transmit(now, |_| true);

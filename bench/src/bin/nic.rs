@@ -227,18 +227,10 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
     .remove(0);
     let mac = host.kernel_mac()?;
     let mut source = Source::new((mac, KERNEL), PORT, OWN, connections, late_every);
-    let start = Instant::now();
-    let warm = Duration::from_secs_f64(0.4);
     let (bell, done) = (Arc::new(Bell::new()?), Arc::new(AtomicBool::new(false)));
     if newcomers {
         source = source.with_newcomers(Arc::clone(&bell));
-        let (bell, done) = (Arc::clone(&bell), Arc::clone(&done));
-        thread::spawn(move || {
-            pin(1);
-            while !done.load(Ordering::Relaxed) && bell.ring().is_ok() {
-                thread::sleep(PAUSE);
-            }
-        });
+        ring_until_done(Arc::clone(&bell), Arc::clone(&done));
     }
     namespace.ip(&format!("addr add {KERNEL}/24 dev nic0"))?;
     namespace.ip("link set nic0 up")?;
@@ -259,35 +251,10 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
             ..millrace_offload::Config::default()
         },
     );
-    let own = rustix::process::getpid();
-    let mut from: Option<(Instant, u64, f64)> = None;
-    let mut idle = Duration::ZERO;
-    loop {
-        let elapsed = start.elapsed();
-        let round = shard.round(millrace_offload::Instant(elapsed.as_nanos() as u64))?;
-        if round.is_idle() && from.is_some() {
-            idle += start.elapsed() - elapsed;
-        }
-        if !awake && round.is_idle() {
-            // Like a card that has nothing to do.
-            bell.wait()?;
-        }
-        if from.is_none() && elapsed > warm {
-            from = Some((
-                Instant::now(),
-                received.load(Ordering::Relaxed),
-                used_by(own)?,
-            ));
-        }
-        if elapsed > warm + Duration::from_secs_f64(time) {
-            break;
-        }
-    }
+    let sleeps_on = (!awake).then_some(&*bell);
+    let rounds = serve(&mut shard, &received, time, sleeps_on)?;
     done.store(true, Ordering::Relaxed);
-    let (since, before, used) = from.context("the measurement was too short")?;
-    let bytes = (received.load(Ordering::Relaxed) - before) as f64;
-    let busy = used_by(own)? - used;
-    let gbits = bytes * 8.0 / since.elapsed().as_secs_f64() / 1e9;
+    let Rounds { bytes, .. } = rounds;
     let counters = *shard.counters();
     let again = shard.wire().again;
     let mut waits = shard.wire().waits().to_vec();
@@ -301,12 +268,74 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
         "nothing was received: {counters:?}"
     );
     Ok(Bulk {
-        gbits,
-        cpu_per_gb: busy / (bytes / 1e9),
-        idle: idle.as_secs_f64() / since.elapsed().as_secs_f64(),
+        gbits: bytes * 8.0 / rounds.seconds / 1e9,
+        cpu_per_gb: rounds.cpu_seconds / (bytes / 1e9),
+        idle: rounds.idle_seconds / rounds.seconds,
         segments_per_unit: counters.segments as f64 / counters.units.max(1) as f64,
         again,
         wait: waits.get(waits.len() / 2).copied(),
+    })
+}
+
+/// Has a newcomer connect every now and then, until it is done.
+fn ring_until_done(bell: Arc<Bell>, done: Arc<AtomicBool>) {
+    thread::spawn(move || {
+        pin(1);
+        while !done.load(Ordering::Relaxed) && bell.ring().is_ok() {
+            thread::sleep(PAUSE);
+        }
+    });
+}
+
+/// The rounds of a card that were measured.
+struct Rounds {
+    /// Bytes that the kernel's reader received meanwhile.
+    bytes: f64,
+    seconds: f64,
+    /// CPU seconds of this process.
+    cpu_seconds: f64,
+    idle_seconds: f64,
+}
+
+/// Does the card's work for `seconds` after a warm-up. A card that sleeps waits for the bell when
+/// it has nothing to do.
+fn serve(
+    shard: &mut Shard<Source, tap::Port>,
+    received: &AtomicU64,
+    seconds: f64,
+    sleeps_on: Option<&Bell>,
+) -> Result<Rounds> {
+    let start = Instant::now();
+    let warm = Duration::from_secs_f64(0.4);
+    let own = rustix::process::getpid();
+    let mut from: Option<(Instant, u64, f64)> = None;
+    let mut idle = Duration::ZERO;
+    loop {
+        let elapsed = start.elapsed();
+        let round = shard.round(millrace_offload::Instant(elapsed.as_nanos() as u64))?;
+        if round.is_idle() && from.is_some() {
+            idle += start.elapsed() - elapsed;
+        }
+        if let Some(bell) = sleeps_on.filter(|_| round.is_idle()) {
+            bell.wait()?;
+        }
+        if from.is_none() && elapsed > warm {
+            from = Some((
+                Instant::now(),
+                received.load(Ordering::Relaxed),
+                used_by(own)?,
+            ));
+        }
+        if elapsed > warm + Duration::from_secs_f64(seconds) {
+            break;
+        }
+    }
+    let (since, before, used) = from.context("the measurement was too short")?;
+    Ok(Rounds {
+        bytes: (received.load(Ordering::Relaxed) - before) as f64,
+        seconds: since.elapsed().as_secs_f64(),
+        cpu_seconds: used_by(own)? - used,
+        idle_seconds: idle.as_secs_f64(),
     })
 }
 

@@ -7,7 +7,9 @@ use anyhow::{Result, bail};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use super::{Meter, Outcome, Set, connected};
+use super::meter::Meter;
+use super::outcome::Outcome;
+use super::sockets::{Set, connected};
 
 /// Bytes asked of one call.
 const BLOCK: usize = 256 << 10;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use anyhow::{Result, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{MESSAGE, connected};
+use super::sockets::{MESSAGE, connected};
 
 /// `count` connections, on which nothing has been sent.
 pub fn open(address: SocketAddr, count: usize) -> Result<Vec<OwnedFd>> {

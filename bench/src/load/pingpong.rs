@@ -8,7 +8,9 @@ use anyhow::{Result, bail, ensure};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use super::{MESSAGE, Meter, Outcome, Set, connected};
+use super::meter::Meter;
+use super::outcome::Outcome;
+use super::sockets::{MESSAGE, Set, connected};
 
 /// A connection with a message under way.
 struct Player {

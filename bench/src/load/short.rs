@@ -8,7 +8,9 @@ use anyhow::{Result, bail, ensure};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use super::{MESSAGE, Meter, Outcome, Set, start_connecting};
+use super::meter::Meter;
+use super::outcome::Outcome;
+use super::sockets::{MESSAGE, Set, start_connecting};
 
 /// A transaction under way.
 struct Transaction {

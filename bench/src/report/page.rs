@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::{Curves, Original, Report, Scenario, plot};
+use super::measured::{Curves, Original, Report, Scenario};
+use super::plot;
 use crate::figures::{Spread, short};
 use crate::load::Outcome;
 

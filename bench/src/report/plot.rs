@@ -4,7 +4,7 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{Curves, Scenario, Subject};
+use super::measured::{Curves, Scenario, Subject};
 use crate::figures::{Spread, short};
 use crate::load::Outcome;
 

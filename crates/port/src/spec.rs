@@ -9,11 +9,11 @@ mod route;
 mod xdp;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 pub use device_name::check_device_name;
 pub use error::Error;
-pub use fabric::Fabric;
 pub use prefix::Prefix;
 pub use route::{Route, parse_prefix};
 pub use xdp::{BusyPoll, Mode, Xdp};
@@ -69,6 +69,43 @@ pub enum Spec {
     Pair,
     /// `packets`: IP packets that the program passes in and takes out itself.
     Packets,
+}
+
+/// Messages between nodes: through memory of this host, or over another link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fabric {
+    /// The node of this end: a number that no other node has.
+    pub node: u16,
+    /// `mtu=N`: the largest packet in bytes.
+    pub mtu: Option<u16>,
+    /// `inline=off`: small packets go from a buffer, as others do.
+    pub inline: bool,
+    /// `elide=off`: checksums are finished before packets are sent.
+    pub elide_checksums: bool,
+    /// `batch=off`: each packet has a wake-up of its own.
+    pub batch: bool,
+    /// `dir=PATH`: the directory where ports of this host find each other.
+    pub directory: Option<String>,
+    /// `peer=ADDRESS@NODE`, any number of times: which node has an address.
+    pub table: Vec<(IpAddr, u16)>,
+    /// `over=LINK`, the last option: the link that messages go over, in place of memory.
+    pub over: Option<Box<Spec>>,
+}
+
+impl Fabric {
+    /// The node `node`, with nothing else said.
+    pub fn new(node: u16) -> Fabric {
+        Fabric {
+            node,
+            mtu: None,
+            inline: true,
+            elide_checksums: true,
+            batch: true,
+            directory: None,
+            table: Vec::new(),
+            over: None,
+        }
+    }
 }
 
 impl Spec {

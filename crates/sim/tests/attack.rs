@@ -271,25 +271,7 @@ impl Attacker {
         let known = self.known.get(&(host_port, our_port)).copied();
         let fresh = known.is_none() || rng.chance(0.05);
         let known = known.unwrap_or_default();
-        let (ack, fin, rst) = (Flags::ACK, Flags::FIN | Flags::ACK, Flags::RST);
-        let usual = [
-            ack,
-            ack,
-            ack,
-            ack,
-            ack,
-            ack | Flags::PSH,
-            fin,
-            rst,
-            Flags::SYN,
-            Flags::SYN | ack,
-            rst | ack,
-        ];
-        let flags = match () {
-            () if fresh => Flags::SYN,
-            () if rng.chance(0.05) => Flags::from_bits_retain(rng.next() as u8),
-            () => pick(rng, &usual),
-        };
+        let flags = if fresh { Flags::SYN } else { some_flags(rng) };
         let any = rng.next() as u32;
         // Mostly right, so that connections get somewhere.
         let odd = pick(
@@ -316,14 +298,7 @@ impl Attacker {
             ],
         );
         let acknowledged = known.ours + if rng.chance(0.2) { odd } else { 0 };
-        let mut options = tcp::Options::default();
-        if flags.contains(Flags::SYN) {
-            options.mss = rng
-                .chance(0.8)
-                .then(|| pick(rng, &[0, 1, 48, 536, 1460, 65_535]));
-            options.window_scale = rng.chance(0.5).then(|| pick(rng, &[0, 7, 14, 255]));
-            options.sack_permitted = rng.chance(0.7);
-        }
+        let mut options = some_options(rng, flags, acknowledged, any);
         if fresh && rng.chance(0.5) || (known.timestamp.is_some() && rng.chance(0.9)) {
             let last = known.timestamp.unwrap_or_default();
             let value = last
@@ -333,14 +308,6 @@ impl Attacker {
                 value,
                 echo: last.value,
             });
-        }
-        if rng.chance(0.2) {
-            let mut sack = SackBlocks::default();
-            for _ in 0..rng.between(1, 4) {
-                let start = acknowledged + pick(rng, &[0, 1, 1448, 2896, any]);
-                sack.push(start, start + pick(rng, &[0, 1, 1448, 3000, any]));
-            }
-            options.sack = sack;
         }
         let window = pick(rng, &[0, 1, 512, 512, 65_535, 65_535, any as u16]);
         let payload = vec![any as u8; pick(rng, &[0, 0, 0, 1, 100, 1448, 3000])];

@@ -30,48 +30,7 @@ pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> R
     let usable = usable();
     let mut rows = Vec::new();
     for cores in 1..=usable.len().min(schemes::CORES_MAX) {
-        let mut row = |name, scheme, shards, ports, apart| {
-            // As many connections for each core, whatever it does.
-            let connections = connections * cores / shards;
-            let plan = Plan {
-                scheme,
-                shards,
-                ports,
-                apart,
-                connections,
-                message,
-            };
-            rows.push(Row {
-                name,
-                plan,
-                cores,
-                rates: Vec::new(),
-            });
-        };
-        row("concurrent", Scheme::Concurrent, cores, 1, false);
-        row(
-            "decoupled, a port and a shard on each core",
-            Scheme::Decoupled,
-            cores,
-            cores,
-            false,
-        );
-        if cores > 1 {
-            row(
-                "decoupled, one port for all shards, on the first core",
-                Scheme::Decoupled,
-                cores,
-                1,
-                false,
-            );
-            row(
-                "decoupled, a port on a core of its own",
-                Scheme::Decoupled,
-                cores - 1,
-                1,
-                true,
-            );
-        }
+        add_layouts(&mut rows, cores, connections, message);
     }
     for _ in 0..rounds {
         for row in &mut rows {
@@ -83,11 +42,55 @@ pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> R
     println!(
         "## A message of {message} bytes and its answer, timed: {rounds} rounds of {seconds} s, in turns; median (least to most)\n"
     );
+    print_table(&rows, message, hertz);
+    Ok(Curves {
+        name: format!("scaling-rate-{message}"),
+        what: format!(
+            "A message of {message} bytes and its answer, timed on the cores there are, in turns: thousand a second. The port of the decoupled scheme is on each core beside a shard, or one for all."
+        ),
+        unit: "thousand a second".to_owned(),
+        lines: lines(rows),
+    })
+}
+
+/// Adds a row for each way to use so many cores.
+fn add_layouts(rows: &mut Vec<Row>, cores: usize, connections: usize, message: usize) {
+    let mut row = |name, scheme, shards, ports, apart| {
+        // As many connections for each core, whatever it does.
+        let connections = connections * cores / shards;
+        let plan = Plan {
+            scheme,
+            shards,
+            ports,
+            apart,
+            connections,
+            message,
+        };
+        rows.push(Row {
+            name,
+            plan,
+            cores,
+            rates: Vec::new(),
+        });
+    };
+    row("concurrent", Scheme::Concurrent, cores, 1, false);
+    let on_each = "decoupled, a port and a shard on each core";
+    row(on_each, Scheme::Decoupled, cores, cores, false);
+    if cores > 1 {
+        let on_first = "decoupled, one port for all shards, on the first core";
+        row(on_first, Scheme::Decoupled, cores, 1, false);
+        let on_its_own = "decoupled, a port on a core of its own";
+        row(on_its_own, Scheme::Decoupled, cores - 1, 1, true);
+    }
+}
+
+/// Prints each row beside one core of its scheme, and beside the concurrent scheme on as many.
+fn print_table(rows: &[Row], message: usize, hertz: f64) {
     println!(
         "| scheme | cores | thousand a second | beside one core | bit/Hz per core | beside concurrent |"
     );
     println!("|---|--:|--:|--:|--:|--:|");
-    for row in &rows {
+    for row in rows {
         let ratios = |to: &Row| {
             let each = row.rates.iter().zip(&to.rates);
             spread(&each.map(|(one, other)| one / other).collect::<Vec<_>>())
@@ -103,21 +106,20 @@ pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> R
             "| {} | {} | {} | {} | {:.3} | {} |",
             row.name,
             row.cores,
-            spread(
-                &row.rates
-                    .iter()
-                    .map(|rate| rate / 1000.0)
-                    .collect::<Vec<_>>()
-            ),
+            spread(&thousands(row)),
             single.map_or(String::new(), ratios),
             bits / hertz / row.cores as f64,
             other.map_or(String::new(), ratios),
         );
     }
     println!();
+}
+
+/// The rows of each name, as a curve over the number of cores.
+fn lines(rows: Vec<Row>) -> Vec<Curve> {
     let mut lines: Vec<Curve> = Vec::new();
     for row in rows {
-        let rates = row.rates.iter().map(|rate| rate / 1000.0).collect();
+        let rates = thousands(&row);
         match lines.iter_mut().find(|line| line.name == row.name) {
             Some(line) => line.points.push((row.cores, rates)),
             None => lines.push(Curve {
@@ -126,14 +128,12 @@ pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> R
             }),
         }
     }
-    Ok(Curves {
-        name: format!("scaling-rate-{message}"),
-        what: format!(
-            "A message of {message} bytes and its answer, timed on the cores there are, in turns: thousand a second. The port of the decoupled scheme is on each core beside a shard, or one for all."
-        ),
-        unit: "thousand a second".to_owned(),
-        lines,
-    })
+    lines
+}
+
+/// A row's rates, in thousand a second.
+fn thousands(row: &Row) -> Vec<f64> {
+    row.rates.iter().map(|rate| rate / 1000.0).collect()
 }
 
 fn rate(plan: &Plan, usable: &[usize], length: Duration) -> f64 {

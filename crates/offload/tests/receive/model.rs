@@ -77,6 +77,23 @@ fn some_segment(rng: &mut Rng, flow: u16, at: &mut u32, clock: u32) -> Spec {
     spec
 }
 
+/// Feeds a frame that is not held: when it comes out, so has all of its flow that came before it.
+fn feed_marker(bench: &mut Bench, host: &mut Reassembler, spec: &Spec, window: u16) {
+    bench.feed(&Spec {
+        payload: Vec::new(),
+        window,
+        flags: Flags::ACK,
+        ..spec.clone()
+    });
+    // Others' turns come later.
+    let outs = std::mem::take(&mut bench.outs.0);
+    let last = outs.last().expect("the marker");
+    assert_eq!(last.segment().window, window);
+    for out in &outs {
+        host.take_out(out);
+    }
+}
+
 fn run(seed: u64) {
     let mut rng = Rng(seed);
     let mut bench = Bench::new(Config {
@@ -120,23 +137,8 @@ fn run(seed: u64) {
         bench.feed(&spec);
         model.take(flow, offset, &spec.payload);
         if rng.below(25) == 0 {
-            // A frame that is not held: when it comes out, so has all of its flow that came before
-            // it.
             markers += 1;
-            let mut marker = Spec {
-                payload: Vec::new(),
-                window: 10_000 + markers,
-                ..spec.clone()
-            };
-            marker.flags = Flags::ACK;
-            bench.feed(&marker);
-            // Others' turns come later.
-            let outs = std::mem::take(&mut bench.outs.0);
-            let last = outs.last().expect("the marker");
-            assert_eq!(last.segment().window, 10_000 + markers, "seed {seed}");
-            for out in &outs {
-                host.take_out(out);
-            }
+            feed_marker(&mut bench, &mut host, &spec, 10_000 + markers);
             assert_eq!(
                 host.0[usize::from(flow)],
                 model.0[usize::from(flow)],
