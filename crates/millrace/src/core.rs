@@ -501,7 +501,9 @@ impl Core {
         let timer = self.timers.first_key_value().map(|(&(at, _), _)| at);
         let again = self.full.then(|| self.now + FULL_LOOK);
         let all = [self.shard.deadline(), timer, again];
-        all.into_iter().flatten().min()
+        // A comparison of `Option`s may read the value of one that has none, which valgrind reports.
+        let all = all.map(|at| at.unwrap_or(Instant::NEVER));
+        all.into_iter().min().and_then(Instant::reached_ever)
     }
 
     /// The link, to wait for it.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use millrace_shard::{Error, How, SocketId, ViewFlags};
 
 use crate::core::{Core, Side};
-use crate::listener::TcpOptions;
 use crate::pins::{open, open_bound};
 use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
+use crate::tcp_options::TcpOptions;
 
 /// A connection, as [`std::net::TcpStream`].
 ///

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use millrace_shard::SendTo;
 
+use super::asking::{PIECE, ask, new_key};
 use super::waiting::{Hearer, Patience, Teller, Wait, channel};
-use super::{PIECE, ask, new_key};
 use crate::core::Side;
-use crate::engine::{Shard, Shards};
+use crate::shards::{Shard, Shards};
 
 /// Datagrams of one shard that wait for a thread to take them; the rest wait in the shard's own
 /// socket, which has a limit of its own.

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::core::Side;
-use crate::engine::ended;
+use crate::shards::ended;
 use crate::stack::Stack;
 
 /// How long one call waits.
