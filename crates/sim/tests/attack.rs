@@ -24,6 +24,50 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
+/// The flags that a peer sends, as often as it sends them; any flags now and then.
+fn some_flags(rng: &mut Rng) -> Flags {
+    let (ack, fin, rst) = (Flags::ACK, Flags::FIN | Flags::ACK, Flags::RST);
+    let usual = [
+        ack,
+        ack,
+        ack,
+        ack,
+        ack,
+        ack | Flags::PSH,
+        fin,
+        rst,
+        Flags::SYN,
+        Flags::SYN | ack,
+        rst | ack,
+    ];
+    if rng.chance(0.05) {
+        Flags::from_bits_retain(rng.next() as u8)
+    } else {
+        pick(rng, &usual)
+    }
+}
+
+/// Options as they come in a SYN, and selective acknowledgements near `acknowledged`.
+fn some_options(rng: &mut Rng, flags: Flags, acknowledged: Seq, any: u32) -> tcp::Options {
+    let mut options = tcp::Options::default();
+    if flags.contains(Flags::SYN) {
+        options.mss = rng
+            .chance(0.8)
+            .then(|| pick(rng, &[0, 1, 48, 536, 1460, 65_535]));
+        options.window_scale = rng.chance(0.5).then(|| pick(rng, &[0, 7, 14, 255]));
+        options.sack_permitted = rng.chance(0.7);
+    }
+    if rng.chance(0.2) {
+        let mut sack = SackBlocks::default();
+        for _ in 0..rng.between(1, 4) {
+            let start = acknowledged + pick(rng, &[0, 1, 1448, 2896, any]);
+            sack.push(start, start + pick(rng, &[0, 1, 1448, 3000, any]));
+        }
+        options.sack = sack;
+    }
+    options
+}
+
 /// A program that does anything to its sockets, until a time comes at which it closes them all.
 struct Fickle {
     local: SocketAddr,
