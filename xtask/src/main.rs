@@ -18,14 +18,13 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy [--house] | compliance [NAME] | fuzz TARGET [SECONDS] | \
+const USAGE: &str = "usage: cargo xtask tidy | compliance [NAME] | fuzz TARGET [SECONDS] | \
                      bpf | instructions [--write] | sim --table | sim --plots | sim --scale | sim --seeds COUNT [FIRST]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(tidy::check(root())),
-        ["tidy", "--house"] => run_tidy(tidy::check_house(root())),
         ["fuzz", target] => fuzz::run(root(), target, "60"),
         ["fuzz", target, seconds] => fuzz::run(root(), target, seconds),
         ["bpf"] => bpf::run(root()),

@@ -33,6 +33,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     let mut problems = Vec::new();
     for file in &files {
         source::check(file, &mut problems);
+        functions::check(file, &mut problems);
         examples::check(file, &mut problems);
         examples::check_program(file, &mut problems);
         words::check(file, &mut problems);
@@ -44,24 +45,9 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     manifest::check_workspace(&files, &mut problems);
     threats::check(&files, &mut problems);
     layers::check(&files, &mut problems);
-    crate::compliance::check(&files, &mut problems);
-    problems.sort();
-    Ok(Report {
-        files: files.len(),
-        problems,
-    })
-}
-
-/// What is asked of the house beyond [`check`]: no circles, short functions, narrow comments, the
-/// glossary.
-pub fn check_house(root: &Path) -> anyhow::Result<Report> {
-    let files = read_all(root)?;
-    let mut problems = Vec::new();
-    for file in &files {
-        functions::check(file, &mut problems);
-    }
     circles::check(&files, &mut problems);
     glossary::check(&files, &mut problems);
+    crate::compliance::check(&files, &mut problems);
     problems.sort();
     Ok(Report {
         files: files.len(),

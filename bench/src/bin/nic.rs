@@ -20,7 +20,7 @@ use millrace_e2e::Process;
 use millrace_e2e::namespace::Namespace;
 use millrace_e2e::scenario::{prepare, seconds};
 use millrace_nic::Shard;
-use millrace_port::tap;
+use millrace_port::tap::{self, Tap};
 use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 
@@ -300,7 +300,7 @@ struct Rounds {
 /// Does the card's work for `seconds` after a warm-up. A card that sleeps waits for the bell when
 /// it has nothing to do.
 fn serve(
-    shard: &mut Shard<Source, tap::Port>,
+    shard: &mut Shard<Source, Tap>,
     received: &AtomicU64,
     seconds: f64,
     sleeps_on: Option<&Bell>,

@@ -5,6 +5,7 @@
     reason = "the header's preamble says for all functions what a pointer has to be"
 )]
 
+pub(crate) mod bell;
 mod engine;
 mod epoll;
 pub(crate) mod pointer;

@@ -27,3 +27,4 @@ mod pipe;
 mod poll;
 mod settings;
 mod socket;
+mod things;

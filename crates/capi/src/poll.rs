@@ -4,8 +4,9 @@ use std::ffi::c_int;
 
 use libc::{POLLERR, POLLHUP, POLLNVAL};
 
-use crate::host::{Host, Thing};
+use crate::host::Host;
 use crate::outcome::Outcome;
+use crate::things::Thing;
 
 /// One who is waited for in one call.
 #[derive(Clone, Copy, Debug)]

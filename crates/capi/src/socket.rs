@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace::{How, Opt, Options, Poll, Record, SendTo, SocketId, Sockets, View, ViewFlags};
 
-use crate::host::{Host, Socket, Thing};
+use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::packets::PACKET_MAX;
+use crate::things::{Socket, Thing};
 
 /// Bytes of a stream that one call looks at in pieces.
 const PEEK_MAX: usize = 1 << 20;

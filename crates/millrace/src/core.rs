@@ -501,7 +501,7 @@ impl Core {
         let timer = self.timers.first_key_value().map(|(&(at, _), _)| at);
         let again = self.full.then(|| self.now + FULL_LOOK);
         let all = [self.shard.deadline(), timer, again];
-        // A comparison of `Option`s may read the value of one that has none, which valgrind reports.
+        // A comparison of `Option`s may read the value of one that has none; valgrind reports that.
         let all = all.map(|at| at.unwrap_or(Instant::NEVER));
         all.into_iter().min().and_then(Instant::reached_ever)
     }

@@ -6,38 +6,14 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use crate::core::Side;
 use crate::stack::Stack;
-
-/// What is known of one descriptor. Edges are kept until somebody finds that there is nothing more.
-#[derive(Default)]
-pub(crate) struct Watched {
-    ready: [bool; 2],
-    waiting: [Vec<Waker>; 2],
-}
-
-impl Watched {
-    /// What `epoll` has said.
-    pub(crate) fn note(&mut self, flags: epoll::EventFlags) {
-        use epoll::EventFlags as Flags;
-        let over = Flags::HUP | Flags::ERR;
-        for (side, those) in [
-            (Side::Read, Flags::IN | Flags::RDHUP | Flags::PRI | over),
-            (Side::Write, Flags::OUT | over),
-        ] {
-            if flags.intersects(those) {
-                self.ready[side as usize] = true;
-                self.waiting[side as usize].drain(..).for_each(Waker::wake);
-            }
-        }
-    }
-}
+use crate::watched::Watched;
 
 /// Something of the kernel's with a descriptor, so that a task can wait for it beside the stack's
 /// own sockets. It must not block: set that before.

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::builder::{BuildError, Builder, refused};
+use crate::build_error::{BuildError, refused};
+use crate::builder::Builder;
 use crate::shards::{Handle, Job, ON_SHARD, Shard, Shards};
 use crate::shared;
 use crate::stack::Stack;

@@ -282,6 +282,7 @@
 #![forbid(unsafe_code)]
 
 mod below;
+mod build_error;
 mod builder;
 pub mod congestion;
 mod core;
@@ -291,6 +292,7 @@ mod group;
 mod link;
 mod links;
 mod listener;
+mod opening;
 mod options;
 mod parts;
 mod peers;
@@ -308,6 +310,7 @@ mod tcp_options;
 #[cfg(any(feature = "futures", feature = "tokio"))]
 mod traits;
 mod udp;
+mod watched;
 pub mod xdp;
 /// User-level messages: ports with queues of requests and completions, between processes of one
 /// host by shared memory, or over Ethernet.
@@ -334,7 +337,8 @@ pub mod xdp;
 pub use millrace_fabric as fabric;
 
 pub use below::*;
-pub use builder::{BuildError, Builder};
+pub use build_error::BuildError;
+pub use builder::Builder;
 pub use core::LinkErrors;
 pub use descriptor::Descriptor;
 pub use engine::Engine;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use millrace_shard::{ConflictDetection, Groups, Hash, Steer};
 
-use crate::builder::{BuildError, Builder, random, refused, waiting};
+use crate::build_error::{BuildError, refused};
+use crate::builder::{Builder, random, waiting};
 use crate::core::Clock;
 use crate::link::Link;
 use crate::peers::Peers;

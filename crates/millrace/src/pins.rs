@@ -1,19 +1,12 @@
 //! Connections from a port that the program chose, whose answers come to another shard of the
 //! engine: that one is asked to hand them over.
-//!
-//! It is asked before anything is sent, so that it never takes an answer for a stranger's. Asking
-//! is done in a task: what other shards ask for is done meanwhile.
+//! Who asks is in [`crate::opening`].
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
-use millrace_shard::{Error, Flow, SocketId};
-
-use crate::core::Core;
-use crate::stack::Stack;
+use millrace_shard::{Error, Flow};
 
 /// What one shard asks of another.
 pub(crate) enum Request {
@@ -29,15 +22,15 @@ pub(crate) enum Request {
 
 /// What the other shard says, and who waits for that.
 #[derive(Default)]
-struct Answer {
-    outcome: Option<Result<(), Error>>,
-    waker: Option<Waker>,
+pub(crate) struct Answer {
+    pub(crate) outcome: Option<Result<(), Error>>,
+    pub(crate) waker: Option<Waker>,
 }
 
-type Shared = Arc<Mutex<Answer>>;
+pub(crate) type Shared = Arc<Mutex<Answer>>;
 
 /// Answers, however it ends: a shard that is no more hands nothing over.
-pub(crate) struct Reply(Shared);
+pub(crate) struct Reply(pub(crate) Shared);
 
 impl Reply {
     pub(crate) fn say(self, outcome: Result<(), Error>) {
@@ -77,7 +70,8 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    fn ask(&mut self, flow: Flow, owner: u16) {
+    /// One more asks for the flow.
+    pub(crate) fn ask(&mut self, flow: Flow, owner: u16) {
         let pinned = self.flows.entry(flow).or_insert(Pinned {
             owner,
             asking: 0,
@@ -88,7 +82,7 @@ impl Pins {
 
     /// One who asked has opened it, or gives it up. With the shard that is to be told if nobody has
     /// it now.
-    fn asked(&mut self, flow: &Flow, opened: bool) -> Option<u16> {
+    pub(crate) fn asked(&mut self, flow: &Flow, opened: bool) -> Option<u16> {
         let pinned = self.flows.get_mut(flow)?;
         pinned.asking -= 1;
         pinned.open |= opened;
@@ -109,97 +103,5 @@ impl Pins {
         }
         self.flows.remove(flow);
         Some(owner)
-    }
-}
-
-/// Begins to connect a bound socket.
-pub(crate) fn open(core: &mut Core, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
-    core.read_clock();
-    core.shard.connect_bound(id, remote, core.now)
-}
-
-/// As [`open`], after the shard that the answers come to has agreed to hand them over.
-pub(crate) async fn open_bound(
-    stack: &Stack,
-    id: SocketId,
-    remote: SocketAddr,
-) -> Result<(), Error> {
-    let Some(mut asking) = Asking::new(stack, id, remote) else {
-        return stack.with(|core| open(core, id, remote));
-    };
-    (&mut asking).await?;
-    stack.with(|core| open(core, id, remote))?;
-    asking.opened();
-    Ok(())
-}
-
-/// Ready when the shard that the flow is pinned at has agreed, or refused; the pin goes with this
-/// unless the connection was opened.
-struct Asking {
-    stack: Stack,
-    flow: Flow,
-    answer: Shared,
-    opened: bool,
-}
-
-impl Asking {
-    /// Asks for the connection from the bound socket `id` to `remote`; none if its answers come
-    /// here by themselves.
-    fn new(stack: &Stack, id: SocketId, remote: SocketAddr) -> Option<Asking> {
-        stack.with(|core| {
-            let (owner, flow) = match core.shard.leads_elsewhere(id, remote) {
-                true => core.shard.must_pin(id, remote)?,
-                false => return None,
-            };
-            let peers = core.peers.as_mut()?;
-            let answer = Shared::default();
-            peers.pins.ask(flow, owner);
-            peers.tell(
-                owner,
-                Request::Pin {
-                    flow,
-                    shard: peers.own(),
-                    reply: Reply(answer.clone()),
-                },
-            );
-            Some(Asking {
-                stack: stack.clone(),
-                flow,
-                answer,
-                opened: false,
-            })
-        })
-    }
-
-    /// The connection is there: the pin ends with it.
-    fn opened(mut self) {
-        self.opened = true;
-    }
-}
-
-impl Future for Asking {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        match answer.outcome {
-            Some(outcome) => Poll::Ready(outcome),
-            None => {
-                answer.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        self.stack.with(|core| {
-            if let Some(peers) = &mut core.peers
-                && let Some(owner) = peers.pins.asked(&self.flow, self.opened)
-            {
-                peers.unpin(owner, self.flow);
-            }
-        });
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_shard::{Config, ConflictDetection, Ipv6, Via};
 
-use crate::builder::BuildError;
+use crate::build_error::BuildError;
 use crate::link::Link;
 use crate::peers::Peers;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace_shard::{Error, SocketId};
 use millrace_tcp::Instant;
 
-use crate::pins::open_bound;
+use crate::opening::open_bound;
 use crate::sockets::Sockets;
 use crate::stack::Stack;
 

@@ -17,9 +17,9 @@ use millrace_wire::offload::Frame;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::core::{Clock, Core, Cores, Side};
-use crate::descriptor::Watched;
 use crate::plan::Ready;
 use crate::tasks::{JoinHandle, Remote, Tasks, joined};
+use crate::watched::Watched;
 
 const TOKEN_LINK: u64 = 1;
 const TOKEN_DOORBELL: u64 = 2;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use millrace_shard::{Error, How, SocketId, ViewFlags};
 
 use crate::core::{Core, Side};
-use crate::pins::{open, open_bound};
+use crate::opening::{open, open_bound};
 use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
 use crate::tcp_options::TcpOptions;

@@ -385,23 +385,7 @@ impl Receive {
         if let Some(ack_proxy) = self.ack_proxies.get_mut(index as usize) {
             ack_proxy.on_held(segment);
         }
-        let item = Item {
-            next: NONE,
-            frame_at: start as u16,
-            ip_at: segment.ip_at,
-            tcp_at: segment.tcp_at,
-            headers_len: segment.payload_at,
-            payload_at: segment.payload_at,
-            len: len as u16,
-            window: segment.window,
-            flags: segment.flags,
-            timestamps_at: segment.timestamps_at,
-            follows: false,
-            seq: segment.seq,
-            ack: segment.ack,
-            timestamps: segment.timestamps,
-            sum: segment.sum,
-        };
+        let item = item_of(start, segment);
         let before = (flow.has_hole(), flow.run_bytes);
         match hold::insert(flow, &mut self.pool, item, base) {
             Held::Last => {}
@@ -431,6 +415,17 @@ impl Receive {
         flow.total_bytes += u64::from(len);
         self.counters.segments += 1;
         self.counters.segment_bytes += u64::from(len);
+        self.note_held(index, len, limit, now);
+        while self.pool.free_count() == 0 {
+            self.relieve(sink);
+        }
+        true
+    }
+
+    /// A flow holds `len` bytes more: when it is due, and whether that is at once.
+    #[inline]
+    fn note_held(&mut self, index: u32, len: u32, limit: u32, now: Instant) {
+        let flow = self.table.flow_mut(index);
         if flow.in_burst == 0 {
             self.touched.push(index);
         }
@@ -452,10 +447,6 @@ impl Receive {
             // No further one like this has room.
             self.owe(index, in_order, Cause::Full);
         }
-        while self.pool.free_count() == 0 {
-            self.relieve(sink);
-        }
-        true
     }
 
     /// The largest payload of a unit with the headers of this segment.
@@ -616,5 +607,27 @@ impl Receive {
             self.forget(index);
             self.counters.flows_aged += 1;
         }
+    }
+}
+
+/// What is kept of a segment whose frame begins at `start`.
+#[inline]
+fn item_of(start: usize, segment: &Segment) -> Item {
+    Item {
+        next: NONE,
+        frame_at: start as u16,
+        ip_at: segment.ip_at,
+        tcp_at: segment.tcp_at,
+        headers_len: segment.payload_at,
+        payload_at: segment.payload_at,
+        len: segment.payload_len as u16,
+        window: segment.window,
+        flags: segment.flags,
+        timestamps_at: segment.timestamps_at,
+        follows: false,
+        seq: segment.seq,
+        ack: segment.ack,
+        timestamps: segment.timestamps,
+        sum: segment.sum,
     }
 }

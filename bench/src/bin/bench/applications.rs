@@ -11,7 +11,7 @@ use millrace_e2e::content::write_file;
 use millrace_e2e::programs::{Nginx, Tgtd, redis};
 use millrace_e2e::{Process, Stack, World, command, seconds};
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 use crate::jobs::Job;
 use crate::subjects::{attempt, name, print};
 use crate::wire::{Client, Layout, Wire};

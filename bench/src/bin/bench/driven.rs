@@ -5,12 +5,13 @@ use millrace_bench::load::Outcome;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::Stack;
 
+use crate::arguments::Arguments;
 use crate::jobs::Job;
+use crate::offered;
 use crate::servers::{Server, Whose};
 use crate::subjects::{attempt, name, print};
 use crate::wire::Layout;
 use crate::work::{WORKS, Work};
-use crate::{Arguments, offered};
 
 /// Of the kernel's strict rate, and of ours, in percent.
 const LOADS: [u32; 3] = [10, 50, 80];

@@ -15,12 +15,12 @@ use millrace_e2e::scenario::seconds;
 use millrace_e2e::{Process, SUBJECT, Stack, World, engine};
 use rustix::process::{Pid, Signal};
 
+use crate::arguments::{Arguments, PORT};
 use crate::jobs::Job;
 use crate::kernel::{field, slabs};
 use crate::served::start;
 use crate::servers::Server;
 use crate::subjects::name;
-use crate::{Arguments, PORT};
 
 /// Connections that are idle while CPU is measured.
 const FEW: usize = 1_000;

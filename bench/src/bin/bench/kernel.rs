@@ -15,7 +15,7 @@ use millrace_e2e::{Process, SUBJECT, Stack, World, command, compile};
 use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 
-use crate::PORT;
+use crate::arguments::PORT;
 
 /// Connections of a process at most, and descriptors that it needs beside them.
 const SHARE: u64 = 15_000;

@@ -6,7 +6,7 @@ use millrace_bench::path::LossyPath;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::Stack;
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 use crate::jobs::Job;
 use crate::subjects::{attempt, name, print};
 

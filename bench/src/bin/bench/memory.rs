@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use millrace_bench::report::{Goal, Scenario, Subject};
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 use crate::command::said_last;
 use crate::jobs::Job;
 use crate::kernel::{self, Said};

@@ -10,9 +10,10 @@ use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::compile;
 use serde::Deserialize;
 
+use crate::arguments::Arguments;
 use crate::command::run;
+use crate::go;
 use crate::jobs::Job;
-use crate::{Arguments, go};
 
 /// What is done, and how much of it is tried before it is known how long it takes.
 struct Work {

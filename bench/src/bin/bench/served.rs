@@ -12,10 +12,11 @@ use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, compile};
 use rustix::process::Signal;
 
+use crate::arguments::{Arguments, PORT};
 use crate::jobs::Job;
 use crate::servers::{Server, Whose};
 use crate::subjects::{attempt, name, print};
-use crate::{Arguments, PORT, wire};
+use crate::wire;
 
 /// One thing to measure.
 struct Workload {

@@ -104,29 +104,3 @@ fn beside(name: &str) -> Result<PathBuf> {
     );
     Ok(path)
 }
-
-/// What `--server` was given.
-pub fn parse(text: &str) -> std::result::Result<(String, String), String> {
-    let (name, command) = text
-        .split_once('=')
-        .filter(|(name, command)| !name.is_empty() && !command.trim().is_empty())
-        .ok_or("write it as NAME=COMMAND")?;
-    match command.contains("{mode}") && command.contains("{port}") {
-        true => Ok((name.to_owned(), command.to_owned())),
-        false => {
-            Err("the command says neither what to do nor where without {mode} and {port}".into())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_without_places_is_refused() {
-        assert!(parse("other=serve {mode} {port}").is_ok());
-        assert!(parse("other=serve").is_err());
-        assert!(parse("=serve {mode} {port}").is_err());
-    }
-}

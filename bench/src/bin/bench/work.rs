@@ -5,7 +5,7 @@ use millrace_bench::load::Outcome;
 use millrace_e2e::others::Service;
 use millrace_e2e::{Stack, compile};
 
-use crate::PORT;
+use crate::arguments::PORT;
 use crate::servers::Server;
 use crate::wire::{self, Layout, Wire};
 

@@ -7,9 +7,9 @@ use libc::{epoll_event, nfds_t, pollfd};
 use super::pointer;
 use crate::epoll::{Control, Event, Set};
 use crate::here;
-use crate::host::Thing;
 use crate::outcome::call;
 use crate::poll::Asked;
+use crate::things::Thing;
 
 /// Descriptors that one call waits for: as many as there are.
 const POLLED_MAX: usize = 1 << 22;

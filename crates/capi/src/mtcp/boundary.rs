@@ -12,10 +12,10 @@ use super::context::{self, Context};
 use super::signals;
 use crate::boundary::pointer;
 use crate::epoll::{Control, Event, Set};
-use crate::host::Thing;
 use crate::options::VALUE_MAX;
 use crate::outcome::{Outcome, call, set_errno};
 use crate::socket::{Receive, Send};
+use crate::things::Thing;
 
 /// A context as the program has it: a number that looks like a pointer, and is never followed.
 type Mctx = *mut c_void;
@@ -100,13 +100,6 @@ extern "C" fn relay(signal: c_int) {
     }
     signals::tell();
     set_errno(errno);
-}
-
-/// Rings a bell, inside a signal's handler.
-pub(super) fn ring(bell: c_int) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes that are there. A full counter is rung already.
-    unsafe { libc::write(bell, one.as_ptr().cast(), one.len()) };
 }
 
 #[unsafe(no_mangle)]

@@ -146,7 +146,7 @@ pub fn create(cpu: c_int) -> Outcome<usize> {
             .map(Duration::from_secs),
         config.stat_print.then_some(cpu),
     ));
-    bell.hang(&host)?;
+    bell.hang(&host.stack)?;
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let context = Rc::new(Context {
         number,

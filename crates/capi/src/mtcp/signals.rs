@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use crate::host::Host;
+use millrace::Stack;
+
+use crate::boundary::bell;
 use crate::outcome::Outcome;
 
 /// Signals there are, and one more.
@@ -67,11 +69,11 @@ impl Bell {
     ///
     /// # Errors
     /// Those of the kernel.
-    pub fn hang(&self, host: &Host) -> Outcome<()> {
+    pub fn hang(&self, stack: &Stack) -> Outcome<()> {
         let descriptor = PLACES[self.place].descriptor.get().ok_or(libc::EBADF)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let token = epoll::EventData::new_u64(TOKEN);
-        let set = host.stack.descriptor();
+        let set = stack.descriptor();
         let set = set.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
         epoll::add(set, descriptor, token, flags).map_err(|error| error.raw_os_error())
     }
@@ -105,7 +107,7 @@ pub fn tell() {
     for place in &PLACES {
         // One that nobody has any more is rung in vain.
         if let Some(bell) = place.descriptor.get() {
-            super::boundary::ring(bell.as_raw_fd());
+            bell::ring(bell.as_raw_fd());
         }
     }
 }
@@ -113,6 +115,7 @@ pub fn tell() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     /// A handler that has looked up a bell before its context ended writes to a bell all the same.
     #[test]
@@ -126,7 +129,7 @@ mod tests {
         };
         let (one, other) = (host(), host());
         let bell = Bell::new().expect("a place");
-        bell.hang(&one).expect("room");
+        bell.hang(&one.stack).expect("room");
         let descriptor = |bell: &Bell| {
             let descriptor = PLACES[bell.place].descriptor.get();
             descriptor.expect("a descriptor").as_raw_fd()
@@ -136,7 +139,7 @@ mod tests {
         let files = std::fs::read_link(format!("/proc/self/fd/{first}")).expect("it is open");
         assert!(files.to_string_lossy().contains("eventfd"), "{files:?}");
         let again = Bell::new().expect("a place");
-        again.hang(&other).expect("room");
+        again.hang(&other.stack).expect("room");
         assert_eq!((descriptor(&again), again.place), (first, place));
         tell();
     }

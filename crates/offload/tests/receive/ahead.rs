@@ -229,6 +229,61 @@ impl World {
             self.host_says(&answer);
         }
     }
+
+    /// Some frames arrive, late or never.
+    fn deliver(&mut self, rng: &mut Rng, loss: u32) {
+        for _ in 0..rng.below(16) {
+            let late = if rng.below(10) == 0 { 3 } else { 1 };
+            let at = rng.below(late) as usize;
+            let Some(spec) = self
+                .there
+                .remove(at.min(self.there.len().saturating_sub(1)))
+            else {
+                break;
+            };
+            if rng.below(100) < loss {
+                continue;
+            }
+            let offset = spec.seq.wrapping_sub(START) as usize;
+            self.arrived[offset..offset + spec.payload.len()].fill(true);
+            self.bench.feed(&spec);
+        }
+    }
+
+    /// The host gets some units, and now and then reads.
+    fn serve_host(&mut self, rng: &mut Rng, drops: u32) {
+        self.ahead();
+        let units = rng.below(4) as usize;
+        self.bench.receive.serve(units, &mut self.bench.outs);
+        self.give_host(drops);
+        if rng.below(4) == 0 && self.host.read < self.host.next {
+            self.host.read = self.host.next;
+            let update = self.host.acknowledge();
+            self.host_says(&update);
+        }
+    }
+
+    /// The sender has forgotten everything. The host gets it, and no buffer is left over.
+    fn let_host_finish(&mut self, seed: u64, total: u32, drops: u32, buffers: usize) {
+        for _ in 0..2_000 {
+            if self.host.next == total {
+                break;
+            }
+            self.idle();
+            self.give_host(drops);
+            self.host.read = self.host.next;
+            let update = self.host.acknowledge();
+            self.host_says(&update);
+            self.back.clear();
+        }
+        assert_eq!(self.host.next, total, "seed {seed}: all of it");
+        // What came again may be held still.
+        self.idle();
+        self.give_host(0);
+        let last = self.host.acknowledge();
+        self.host_says(&last);
+        assert_eq!(self.bench.receive.free_buffers(), buffers, "seed {seed}");
+    }
 }
 
 fn run(seed: u64) -> u64 {
@@ -276,34 +331,11 @@ fn run(seed: u64) -> u64 {
                 next += len;
             }
         }
-        for _ in 0..rng.below(16) {
-            let late = if rng.below(10) == 0 { 3 } else { 1 };
-            let at = rng.below(late) as usize;
-            let Some(spec) = world
-                .there
-                .remove(at.min(world.there.len().saturating_sub(1)))
-            else {
-                break;
-            };
-            if rng.below(100) < loss {
-                continue;
-            }
-            let offset = spec.seq.wrapping_sub(START) as usize;
-            world.arrived[offset..offset + spec.payload.len()].fill(true);
-            world.bench.feed(&spec);
-        }
+        world.deliver(&mut rng, loss);
         if rng.below(3) > 0 {
             world.bench.end_of_burst();
         }
-        world.ahead();
-        let units = rng.below(4) as usize;
-        world.bench.receive.serve(units, &mut world.bench.outs);
-        world.give_host(drops);
-        if rng.below(4) == 0 && world.host.read < world.host.next {
-            world.host.read = world.host.next;
-            let update = world.host.acknowledge();
-            world.host_says(&update);
-        }
+        world.serve_host(&mut rng, drops);
         world.ahead();
         world.bench.now += 1000 * u64::from(1 + rng.below(200));
         let now = Instant(world.bench.now);
@@ -328,25 +360,7 @@ fn run(seed: u64) -> u64 {
             }
         }
     }
-    // The sender has forgotten everything. The host will have it.
-    for _ in 0..2_000 {
-        if world.host.next == total {
-            break;
-        }
-        world.idle();
-        world.give_host(drops);
-        world.host.read = world.host.next;
-        let update = world.host.acknowledge();
-        world.host_says(&update);
-        world.back.clear();
-    }
-    assert_eq!(world.host.next, total, "seed {seed}: all of it");
-    // What came again may be held still.
-    world.idle();
-    world.give_host(0);
-    let last = world.host.acknowledge();
-    world.host_says(&last);
-    assert_eq!(world.bench.receive.free_buffers(), buffers, "seed {seed}");
+    world.let_host_finish(seed, total, drops, buffers);
     world.aheads
 }
 

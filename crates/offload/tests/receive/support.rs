@@ -63,24 +63,17 @@ impl Spec {
         self
     }
 
-    pub fn build(&self) -> Vec<u8> {
-        let mac = |last| Mac([2, 0, 0, 0, 0, last]);
-        let kind = if self.v6 {
-            EtherType::IPV6
+    /// The two ends, or the other way round.
+    fn ends<T>(&self, src: T, dst: T) -> (T, T) {
+        if self.reversed {
+            (dst, src)
         } else {
-            EtherType::IPV4
-        };
-        let mut frame = vec![0; ethernet::HEADER_LEN];
-        ethernet::Header {
-            dst: mac(1),
-            src: mac(2),
-            ethertype: kind,
+            (src, dst)
         }
-        .emit(&mut frame);
-        if let Some(vlan) = self.vlan {
-            let tag = [0x81, 0, (vlan >> 8) as u8, vlan as u8];
-            frame.splice(12..12, tag);
-        }
+    }
+
+    /// Header and payload, without a checksum.
+    fn segment(&self) -> Vec<u8> {
         let (src_port, dst_port) = match self.reversed {
             false => (self.port, 80),
             true => (80, self.port),
@@ -104,16 +97,34 @@ impl Spec {
         let mut segment = vec![0; header.header_len()];
         header.emit(&mut segment);
         segment.extend_from_slice(&self.payload);
-        let len = segment.len() as u16;
-        let (mut src, mut dst) = (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
-        let (mut src6, mut dst6) = (
+        segment
+    }
+
+    pub fn build(&self) -> Vec<u8> {
+        let mac = |last| Mac([2, 0, 0, 0, 0, last]);
+        let kind = if self.v6 {
+            EtherType::IPV6
+        } else {
+            EtherType::IPV4
+        };
+        let mut frame = vec![0; ethernet::HEADER_LEN];
+        ethernet::Header {
+            dst: mac(1),
+            src: mac(2),
+            ethertype: kind,
+        }
+        .emit(&mut frame);
+        if let Some(vlan) = self.vlan {
+            let tag = [0x81, 0, (vlan >> 8) as u8, vlan as u8];
+            frame.splice(12..12, tag);
+        }
+        let (src, dst) = self.ends(Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
+        let (src6, dst6) = self.ends(
             Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
             Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
         );
-        if self.reversed {
-            std::mem::swap(&mut src, &mut dst);
-            std::mem::swap(&mut src6, &mut dst6);
-        }
+        let mut segment = self.segment();
+        let len = segment.len() as u16;
         let pseudo = if self.v6 {
             checksum::pseudo_v6(src6, dst6, tcp::PROTOCOL, len.into())
         } else {
