@@ -2,16 +2,20 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::http;
 use crate::namespace::Namespace;
+use crate::scenario::wait_until;
 
 /// Bytes of one message.
 pub const MESSAGE: usize = 64;
+/// How long the first turns of a load may take, at most.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// `count` transactions in a row, each on its own connection: connect, 64 bytes, 64 bytes back, the
 /// server closes.
@@ -78,42 +82,94 @@ fn message(number: usize) -> [u8; MESSAGE] {
     std::array::from_fn(|index| (number >> (8 * (index % 4))) as u8)
 }
 
-/// Fetches `path` over and over on `threads` threads inside `namespace`, each time on a new
-/// connection, while `body` runs. Every answer must be `expected`; none may be lost. How many were
-/// fetched.
-pub fn fetch_while<R>(
+/// Fetches `path` `count` times on each of `threads` threads inside `namespace`, each time on a new
+/// connection. Every answer must be `expected`; none may be lost.
+pub fn fetch_many(
     namespace: &Namespace,
     address: SocketAddr,
     path: &str,
     expected: &[u8],
     threads: usize,
-    body: impl FnOnce() -> Result<R>,
-) -> Result<(R, usize)> {
-    let stop = AtomicBool::new(false);
-    let fetch = || -> Result<usize> {
+    count: usize,
+) -> Result<()> {
+    let fetch = || -> Result<()> {
         namespace.join_thread()?;
-        let mut count = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let got = http::get(address, path)
-                .with_context(|| format!("request {count} of this thread"))?;
-            ensure!(
-                got == expected,
-                "request {count} of this thread: wrong content"
-            );
-            count += 1;
-        }
-        Ok(count)
+        (0..count).try_for_each(|number| fetch_one(address, path, expected, number))
     };
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(fetch)).collect();
-        let result = body();
+        running.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
+}
+
+fn fetch_one(address: SocketAddr, path: &str, expected: &[u8], number: usize) -> Result<()> {
+    let got =
+        http::get(address, path).with_context(|| format!("request {number} of this thread"))?;
+    ensure!(
+        got == expected,
+        "request {number} of this thread: wrong content"
+    );
+    Ok(())
+}
+
+/// Fetches `path` over and over on `threads` threads inside `namespace`, each time on a new
+/// connection, while `body` runs and until `least` were fetched. Every answer must be `expected`;
+/// none may be lost. `body` begins when the first answer is there.
+pub fn fetch_while<R>(
+    namespace: &Namespace,
+    address: SocketAddr,
+    path: &str,
+    expected: &[u8],
+    (threads, least): (usize, usize),
+    body: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let fetch = |number| fetch_one(address, path, expected, number);
+    work_while(namespace, (threads, least), fetch, body)
+}
+
+/// Calls `work` over and over, with the number of the turn, on `threads` threads inside
+/// `namespace`, while `body` runs and until `least` turns are done. `body` begins when the first
+/// turn is done.
+pub fn work_while<R>(
+    namespace: &Namespace,
+    (threads, least): (usize, usize),
+    work: impl Fn(usize) -> Result<()> + Sync,
+    body: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let turns = || -> Result<()> {
+        namespace.join_thread()?;
+        let mut number = 0;
+        while !stop.load(Ordering::Relaxed) {
+            // Nobody has to wait for the turns of a thread that has failed.
+            work(number).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+            number += 1;
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let reached = |count| {
+        wait_until(&format!("{count} turns of the load"), LIMIT, || {
+            Ok(done.load(Ordering::Relaxed) >= count || stop.load(Ordering::Relaxed))
+        })
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(turns)).collect();
+        let result = reached(1).and_then(|()| {
+            let result = body()?;
+            reached(least)?;
+            Ok(result)
+        });
         stop.store(true, Ordering::Relaxed);
-        let mut total = 0;
         for thread in running {
-            total += thread
+            thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
-        Ok((result?, total))
+        result
     })
 }

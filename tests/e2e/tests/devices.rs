@@ -2,7 +2,7 @@
 //! stays the kernel's, and what is said when it cannot be had.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_e2e::content::{ensure_same, write_file};
@@ -63,11 +63,7 @@ fn nginx_serves_files(world: &World) -> Result<()> {
     let expected = &expected[..1000];
     fs::write(world.directory().join("www/small"), expected)?;
     let (peer, address) = (world.peer_namespace(), world.at(80));
-    let count = load::fetch_while(peer, address, "/small", expected, 8, || {
-        std::thread::sleep(seconds(2));
-        Ok(())
-    })?;
-    ensure!(count.1 > 100, "{} were fetched", count.1);
+    load::fetch_many(peer, address, "/small", expected, 8, 100)?;
     server.stop(Signal::TERM, seconds(15)).map(drop)
 }
 
@@ -135,19 +131,13 @@ fn killing_the_engine_leaves_the_device_as_it_was(world: &World) -> Result<()> {
         beside.ensure_not_failed()?;
         Ok(peer.enter(|| http::connect(address)).is_ok())
     })?;
-    let stop = AtomicBool::new(false);
     // One connection that stays, and a new one each time: none may fail, whatever happens to the
     // engine.
-    let traffic = || -> Result<usize> {
-        peer.join_thread()?;
-        let mut stays = load::hold(address, 1)?;
-        let mut count = 0;
-        while !stop.load(Ordering::Relaxed) {
-            load::echo_on_all(&mut stays).context("on the connection that stays")?;
-            load::short_conversations(address, 1)?;
-            count += 1;
-        }
-        Ok(count)
+    let stays = Mutex::new(peer.enter(|| load::hold(address, 1))?);
+    let traffic = |_| {
+        let mut stays = stays.lock().unwrap_or_else(PoisonError::into_inner);
+        load::echo_on_all(&mut stays).context("on the connection that stays")?;
+        load::short_conversations(address, 1)
     };
     let rounds = || -> Result<()> {
         for _ in 0..2 {
@@ -168,16 +158,7 @@ fn killing_the_engine_leaves_the_device_as_it_was(world: &World) -> Result<()> {
         }
         Ok(())
     };
-    let count = std::thread::scope(|scope| {
-        let running = scope.spawn(traffic);
-        let result = rounds();
-        stop.store(true, Ordering::Relaxed);
-        let count = running
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        result.and(count)
-    })?;
-    ensure!(count > 10, "{count} exchanges beside");
+    load::work_while(peer, (1, 10), traffic, rounds)?;
     beside.stop(Signal::TERM, seconds(10)).map(drop)
 }
 
