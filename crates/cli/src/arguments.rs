@@ -8,14 +8,13 @@ use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
-use millrace_context::control_socket;
 use millrace_engine::config::MtuProbing;
 use millrace_engine::topology::Topology;
 use millrace_port::spec::Spec;
 use millrace_steer::Policy;
 use millrace_tcp::Algorithm;
 
-use common::{DEFAULT_MTU, PrivilegeArguments, address};
+use common::{DEFAULT_MTU, PrivilegeArguments, address, engine_name, user};
 
 /// A user-level TCP/IP stack that runs the programs you have, unmodified.
 #[derive(Debug, Parser)]
@@ -387,21 +386,6 @@ impl Cores {
         }
         Ok(Cores(cores))
     }
-}
-
-/// A value of `--engine-user`.
-pub fn user(text: &str) -> Result<u32, String> {
-    control_socket::user(text).ok_or_else(|| "there is no such user".to_owned())
-}
-
-pub fn engine_name(text: &str) -> Result<String, String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(good) {
-        return Err(
-            "a name is 1 to 64 letters, digits, '-', '_' or '.', without a '.' first".to_owned(),
-        );
-    }
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use millrace_context::control_socket::Directory;
 
+use crate::arguments::common::{engine_name, user};
 use crate::client;
 use crate::output::print;
 
@@ -33,10 +34,10 @@ Examples:
   millrace logs --engine lab --follow")]
 pub struct LogsArguments {
     /// Name of the engine [default: the only one in this network namespace]
-    #[arg(long, value_name = "NAME", value_parser = crate::arguments::engine_name)]
+    #[arg(long, value_name = "NAME", value_parser = engine_name)]
     engine: Option<String>,
     /// Whose engine it is, by name or number [default: oneself, then root]
-    #[arg(long, value_name = "USER", value_parser = crate::arguments::user)]
+    #[arg(long, value_name = "USER", value_parser = user)]
     engine_user: Option<u32>,
     /// Show new lines as they come, until the engine ends
     #[arg(long, short)]

@@ -74,7 +74,7 @@ impl Port for Box<dyn Relay + Send> {
     }
 
     #[cfg(feature = "xdp")]
-    fn gauges(&self) -> Vec<crate::xdp::Gauge> {
+    fn gauges(&self) -> Vec<crate::xdp::gauge::Gauge> {
         (**self).gauges()
     }
 }

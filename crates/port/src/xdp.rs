@@ -15,7 +15,7 @@
 mod busy_poll;
 mod config;
 mod error;
-mod gauge;
+pub(crate) mod gauge;
 mod held;
 mod neighbours;
 mod poller;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use clap::Args;
+use millrace_context::control_socket;
 use millrace_port::spec::Prefix;
 
 /// Ethernet's.
@@ -64,4 +65,20 @@ pub fn address(text: &str) -> Result<(IpAddr, u8), String> {
         ));
     }
     Ok((ip.into(), bits))
+}
+
+/// A value of `--engine-user`.
+pub fn user(text: &str) -> Result<u32, String> {
+    control_socket::user(text).ok_or_else(|| "there is no such user".to_owned())
+}
+
+/// The name of an engine, as a value of a flag.
+pub fn engine_name(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(good) {
+        return Err(
+            "a name is 1 to 64 letters, digits, '-', '_' or '.', without a '.' first".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
 }

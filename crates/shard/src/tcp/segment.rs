@@ -13,7 +13,7 @@ use millrace_wire::{ipv4, ipv6, tcp};
 
 use crate::connection_table::{Pair, Tuple};
 use crate::link::ethernet::Stations;
-use crate::socket::Options;
+use crate::socket::options::Options;
 
 /// Where the IP header is in a frame.
 const IP_START: usize = ethernet::HEADER_LEN;

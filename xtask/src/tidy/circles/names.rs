@@ -201,6 +201,11 @@ impl<'ast> Visit<'ast> for Module {
         self.visit_path(&mac.path);
         self.scan(mac.tokens.clone());
     }
+
+    fn visit_meta_list(&mut self, list: &'ast syn::MetaList) {
+        self.visit_path(&list.path);
+        self.scan(list.tokens.clone());
+    }
 }
 
 impl Module {
@@ -244,7 +249,7 @@ impl Module {
         }
     }
 
-    /// Finds paths in what a macro is given, of which the grammar is not known.
+    /// Finds paths in what a macro or an attribute is given, of which the grammar is not known.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path = Names::new();
         let mut is_open = false;

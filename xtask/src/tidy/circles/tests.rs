@@ -67,3 +67,16 @@ fn a_macro_names_files_too() {
     ]);
     assert_eq!(said.len(), 1, "{said:?}");
 }
+
+#[test]
+fn an_attribute_names_files_too() {
+    let said = said(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a.rs", "pub fn f() {} pub struct A(crate::b::B);"),
+        (
+            "b.rs",
+            "pub struct B { #[arg(long, value_parser = crate::a::f)] x: u8 }",
+        ),
+    ]);
+    assert_eq!(said.len(), 1, "{said:?}");
+}
