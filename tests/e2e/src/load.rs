@@ -82,30 +82,6 @@ fn message(number: usize) -> [u8; MESSAGE] {
     std::array::from_fn(|index| (number >> (8 * (index % 4))) as u8)
 }
 
-/// Fetches `path` `count` times on each of `threads` threads inside `namespace`, each time on a new
-/// connection. Every answer must be `expected`; none may be lost.
-pub fn fetch_many(
-    namespace: &Namespace,
-    address: SocketAddr,
-    path: &str,
-    expected: &[u8],
-    threads: usize,
-    count: usize,
-) -> Result<()> {
-    let fetch = || -> Result<()> {
-        namespace.join_thread()?;
-        (0..count).try_for_each(|number| fetch_one(address, path, expected, number))
-    };
-    thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(fetch)).collect();
-        running.into_iter().try_for_each(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    })
-}
-
 fn fetch_one(address: SocketAddr, path: &str, expected: &[u8], number: usize) -> Result<()> {
     let got =
         http::get(address, path).with_context(|| format!("request {number} of this thread"))?;

@@ -63,7 +63,7 @@ fn nginx_serves_files(world: &World) -> Result<()> {
     let expected = &expected[..1000];
     fs::write(world.directory().join("www/small"), expected)?;
     let (peer, address) = (world.peer_namespace(), world.at(80));
-    load::fetch_many(peer, address, "/small", expected, 8, 100)?;
+    load::fetch_while(peer, address, "/small", expected, (8, 800), || Ok(()))?;
     server.stop(Signal::TERM, seconds(15)).map(drop)
 }
 
