@@ -36,7 +36,7 @@ pub enum BuildError {
     #[error("the congestion control {0:?} is not this stack's; add it with `add_congestion`")]
     Congestion(Algorithm),
     /// The same address twice.
-    #[error("the address {0} is said twice; an address is on one link, and there once")]
+    #[error("the address {0} is given twice: each address is on one link only; remove one of them")]
     SameAddress(IpAddr),
     /// One prefix on two links: a neighbour could be behind either.
     #[error(
@@ -59,7 +59,9 @@ pub enum BuildError {
         most: usize,
     },
     /// A gateway of the other family.
-    #[error("{gateway} is no way to {prefix}: they are of different families")]
+    #[error(
+        "the gateway {gateway} cannot serve the route to {prefix}: one is IPv4, the other IPv6"
+    )]
     Route {
         /// Where to.
         prefix: IpAddr,

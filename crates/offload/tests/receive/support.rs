@@ -63,7 +63,7 @@ impl Spec {
         self
     }
 
-    /// The two ends, or the other way round.
+    /// `src` and `dst`, swapped in a segment of the other direction.
     fn ends<T>(&self, src: T, dst: T) -> (T, T) {
         if self.reversed {
             (dst, src)
