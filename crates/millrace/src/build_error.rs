@@ -60,7 +60,7 @@ pub enum BuildError {
     },
     /// A gateway of the other family.
     #[error(
-        "the gateway {gateway} cannot serve the route to {prefix}: one is IPv4, the other IPv6"
+        "the gateway {gateway} cannot serve the route to {prefix}: they are of different address families"
     )]
     Route {
         /// Where to.
